@@ -1,0 +1,177 @@
+"""The bundle: the folder that `export` writes and `service` reads, and nothing else passes between them.
+
+    manifest.json     what the bundle is, how to decode with it, and its other files with size and sha256
+    encoder.onnx      decoder.onnx      weights.bin
+    tokenizer/        the tokenizer's own files
+    golden.json       texts with the reference's answers, to replay where the bundle will run
+    report.json       what was proven at export
+
+All paths inside are relative: a bundle may be moved, and may be read-only.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+
+from dragoman.export.graphs import Dimensions
+from dragoman.model.config import STRICT, DecodingRules, explain
+
+FORMAT_VERSION = 1
+"""Raised with every change that an older reader cannot understand."""
+
+MANIFEST_FILE = "manifest.json"
+WEIGHTS_FILE = "weights.bin"
+GOLDEN_FILE = "golden.json"
+REPORT_FILE = "report.json"
+TOKENIZER_FOLDER = "tokenizer"
+
+Precision = Literal["float32"]
+
+
+class BundleError(ValueError):
+    """A bundle that cannot be used; the message names the file and what is wrong with it."""
+
+
+@dataclass(frozen=True, config=STRICT)
+class FileEntry:
+    """One file of a bundle."""
+
+    path: str
+    """Relative to the bundle, parted by "/"."""
+    size: Annotated[int, Field(ge=0)]
+    """In bytes."""
+    sha256: str
+
+
+@dataclass(frozen=True, config=STRICT)
+class Manifest:
+    """manifest.json."""
+
+    format_version: int
+    name: str
+    version: str
+    """Twelve hexadecimal digits that change with what the bundle computes."""
+    family: str
+    source_languages: tuple[str, ...]
+    target_languages: tuple[str, ...]
+    precision: Precision
+    dimensions: Dimensions
+    """The fixed axes of the graphs; `export.graphs` says the rest."""
+    decoding: DecodingRules
+    max_source_characters: Annotated[int, Field(ge=1)]
+    """A longer text is refused, or cut, before it is tokenized."""
+    files: tuple[FileEntry, ...]
+    """Every file but the manifest itself."""
+
+
+@dataclass(frozen=True, config=STRICT)
+class GoldenText:
+    """A text and the reference's answer to it."""
+
+    text: str
+    source_ids: tuple[int, ...]
+    tokens: tuple[int, ...]
+    """The chosen ids, the end token included if there was one."""
+    log_probs: tuple[float, ...]
+    """The natural log-probability of each chosen token."""
+    margins: tuple[float, ...]
+    """By how much the largest logit beat the next, at each step."""
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A bundle whose files have been checked."""
+
+    folder: Path
+    manifest: Manifest
+
+    def path(self, name: str) -> Path:
+        """Where the bundle's file `name` lies."""
+        return self.folder / name
+
+    def golden(self) -> tuple[GoldenText, ...]:
+        """The texts of golden.json."""
+        path = self.path(GOLDEN_FILE)
+        try:
+            return TypeAdapter(tuple[GoldenText, ...]).validate_json(path.read_bytes())
+        except ValidationError as error:
+            raise BundleError(f"{path}: {explain(error)}") from error
+
+    def report(self) -> dict[str, Any]:
+        """report.json as plain values."""
+        report: dict[str, Any] = json.loads(self.path(REPORT_FILE).read_bytes())
+        return report
+
+
+def open_bundle(folder: Path) -> Bundle:
+    """Read the manifest and check every file it lists, by size and sha256.
+
+    Raises BundleError that names the file which is missing, short, altered, or of a newer format.
+    """
+    manifest = _read_manifest(folder / MANIFEST_FILE)
+    for entry in manifest.files:
+        _check_file(folder, entry)
+    return Bundle(folder, manifest)
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Write manifest.json, the last file of a bundle that is being made."""
+    (folder / MANIFEST_FILE).write_bytes(TypeAdapter(Manifest).dump_json(manifest, indent=2) + b"\n")
+
+
+def list_files(folder: Path) -> tuple[FileEntry, ...]:
+    """Every file below `folder` but the manifest, in the order of their paths."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / MANIFEST_FILE)
+    return tuple(
+        FileEntry(path.relative_to(folder).as_posix(), path.stat().st_size, _sha256(path)) for path in paths
+    )
+
+
+def version_of(files: Iterable[FileEntry]) -> str:
+    """A bundle's version, out of the contents of its files; the report, which differs by machine, left out."""
+    digest = hashlib.sha256()
+    for entry in files:
+        if entry.path != REPORT_FILE:
+            digest.update(f"{entry.path}\0{entry.sha256}\n".encode())
+    return digest.hexdigest()[:12]
+
+
+def _read_manifest(path: Path) -> Manifest:
+    if not path.is_file():
+        raise BundleError(f"{path}: missing; a bundle is a folder that `dragoman export` wrote")
+    try:
+        plain = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise BundleError(f"{path}: not JSON: {error}") from error
+    found = plain.get("format_version") if isinstance(plain, dict) else None
+    if isinstance(found, int) and found > FORMAT_VERSION:
+        raise BundleError(
+            f"{path}: format version {found} is newer than {FORMAT_VERSION}, the newest this Dragoman reads"
+        )
+    try:
+        return TypeAdapter(Manifest).validate_python(plain)
+    except ValidationError as error:
+        raise BundleError(f"{path}: {explain(error)}") from error
+
+
+def _check_file(folder: Path, entry: FileEntry) -> None:
+    path = folder / entry.path
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise BundleError(f"{folder / MANIFEST_FILE}: {entry.path!r} lies outside the bundle")
+    if not path.is_file():
+        raise BundleError(f"{path}: missing")
+    size = path.stat().st_size
+    if size != entry.size:
+        raise BundleError(f"{path}: has {size} bytes, should have {entry.size}")
+    if _sha256(path) != entry.sha256:
+        raise BundleError(f"{path}: altered since export (its sha256 differs from the manifest's)")
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

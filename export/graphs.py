@@ -1,0 +1,142 @@
+"""The two graphs of a bundle: the one table of their names, types and axes.
+
+The exporter writes what stands here, the verifier checks it, and the engine binds it. Lengths, not masks,
+say where a row's padding starts.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass as checked_dataclass
+
+OPSET = 24
+"""The version of the standard ONNX operators that the graphs are made of."""
+
+Axis = str | int
+"""A name for an axis that may differ from call to call, a number for one that is fixed by the model."""
+
+ENCODER_FILE = "encoder.onnx"
+DECODER_FILE = "decoder.onnx"
+
+
+@checked_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class Dimensions:
+    """What the fixed axes of a model's graphs measure."""
+
+    encoder_layers: Annotated[int, Field(ge=1)]
+    decoder_layers: Annotated[int, Field(ge=1)]
+    heads: Annotated[int, Field(ge=1)]
+    head_width: Annotated[int, Field(ge=1)]
+    d_model: Annotated[int, Field(ge=1)]
+    target_vocabulary: Annotated[int, Field(ge=1)]
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """One input or output of a graph."""
+
+    name: str
+    dtype: Literal["int64", "float32", "float16"]
+    axes: tuple[Axis, ...]
+
+
+@dataclass(frozen=True)
+class GraphSpec:
+    """Inputs and outputs of a graph, in their order."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+
+def cross_key(layer: int) -> str:
+    """The cross-attention keys of decoder layer `layer`: the encoder's output, the decoder's input."""
+    return f"cross_key.{layer}"
+
+
+def cross_value(layer: int) -> str:
+    """The cross-attention values of decoder layer `layer`: the encoder's output, the decoder's input."""
+    return f"cross_value.{layer}"
+
+
+def self_key(layer: int) -> str:
+    """The cached self-attention keys of decoder layer `layer`, as input of a step."""
+    return f"self_key.{layer}"
+
+
+def self_value(layer: int) -> str:
+    """The cached self-attention values of decoder layer `layer`, as input of a step."""
+    return f"self_value.{layer}"
+
+
+def updated(name: str) -> str:
+    """The output that carries the cache `name` on; bound to the same memory, it is updated in place."""
+    return f"{name}.out"
+
+
+def encoder_spec(size: Dimensions) -> GraphSpec:
+    """The encoder, with the cross keys and values of every decoder layer computed once a source.
+
+    input_ids [batch, source] and source_lengths [batch] -> hidden [batch, source, model] and, per decoder layer,
+    cross_key, cross_value [batch, heads, source, head]. Beyond a row's length they mean nothing.
+    """
+    cross = ("batch", size.heads, "source", size.head_width)
+    return GraphSpec(
+        inputs=(
+            TensorSpec("input_ids", "int64", ("batch", "source")),
+            TensorSpec("source_lengths", "int64", ("batch",)),
+        ),
+        outputs=(
+            TensorSpec("hidden", "float32", ("batch", "source", size.d_model)),
+            *(
+                TensorSpec(name(layer), "float32", cross)
+                for layer in range(size.decoder_layers)
+                for name in (cross_key, cross_value)
+            ),
+        ),
+    )
+
+
+def decoder_spec(size: Dimensions, logits: bool) -> GraphSpec:
+    """One step of the decoder for each row of the batch.
+
+    `token` [batch, 1] is each row's last token and `position` [batch] how many came before it in its row; its keys and
+    values are written to the caches at that position, which must be below their capacity. Gives the next token
+    (greedy: the largest logit, the lowest id on a tie), its natural log-probability, and the caches; `logits`
+    [batch, vocabulary] only where asked for at export.
+    """
+    cross = ("batch", size.heads, "source", size.head_width)
+    cache = ("batch", size.heads, "capacity", size.head_width)
+    layers = range(size.decoder_layers)
+    caches = [name(layer) for layer in layers for name in (self_key, self_value)]
+    return GraphSpec(
+        inputs=(
+            TensorSpec("token", "int64", ("batch", 1)),
+            TensorSpec("position", "int64", ("batch",)),
+            TensorSpec("source_lengths", "int64", ("batch",)),
+            *(TensorSpec(name(layer), "float32", cross) for layer in layers for name in (cross_key, cross_value)),
+            *(TensorSpec(name, "float32", cache) for name in caches),
+        ),
+        outputs=(
+            TensorSpec("next_token", "int64", ("batch", 1)),
+            TensorSpec("log_prob", "float32", ("batch",)),
+            *((TensorSpec("logits", "float32", ("batch", size.target_vocabulary)),) if logits else ()),
+            *(TensorSpec(updated(name), "float32", cache) for name in caches),
+        ),
+    )
+
+
+def shape_faults(spec: TensorSpec, dtype: str, axes: tuple[Axis | None, ...]) -> list[str]:
+    """What is wrong with a graph's tensor that has `dtype` and `axes`, in words; nothing if it is as `spec` says."""
+    faults = []
+    if dtype != spec.dtype:
+        faults.append(f"{spec.name} is {dtype}, should be {spec.dtype}")
+    if axes != spec.axes:
+        faults.append(f"{spec.name} has axes {list(axes)}, should have {list(spec.axes)}")
+    return faults
+
+
+def bind_axes(spec: TensorSpec, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """The shape of `spec` where its named axes have `sizes`."""
+    return tuple(sizes[axis] if isinstance(axis, str) else axis for axis in spec.axes)

@@ -1,0 +1,107 @@
+"""Native checkpoints: a folder of config.json, weights.safetensors and tokenizer/."""
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from dragoman.model.config import CheckpointConfig
+from dragoman.model.tokenizer import SentencePieceTokenizer
+from dragoman.model.transformer import Transformer
+
+CONFIG_FILE = "config.json"
+WEIGHTS_FILE = "weights.safetensors"
+TOKENIZER_FOLDER = "tokenizer"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A model with all that is needed to translate with it."""
+
+    config: CheckpointConfig
+    model: Transformer
+    tokenizer: SentencePieceTokenizer
+
+
+def load_checkpoint(folder: Path) -> Checkpoint:
+    """Read a native checkpoint; weights of any floating type become float32, the model is in eval mode.
+
+    Raises FileNotFoundError for a missing file, and ValueError that names each tensor which is missing,
+    unknown or misshapen, or the field of config.json at fault.
+    """
+    for name in (CONFIG_FILE, WEIGHTS_FILE):
+        if not (folder / name).is_file():
+            raise FileNotFoundError(f"{folder / name}: missing; a checkpoint holds {CONFIG_FILE} and {WEIGHTS_FILE}")
+    config = CheckpointConfig.load(folder / CONFIG_FILE)
+    tokenizer = SentencePieceTokenizer(folder / TOKENIZER_FOLDER)
+    if tokenizer.vocabulary != config.architecture.source_vocabulary:
+        raise ValueError(
+            f"{folder}: the tokenizer has {tokenizer.vocabulary} pieces, "
+            f"source_vocabulary is {config.architecture.source_vocabulary}"
+        )
+    model = Transformer(config.architecture)
+    load_weights(model, read_weights(folder / WEIGHTS_FILE), where=str(folder / WEIGHTS_FILE))
+    return Checkpoint(config, model.eval(), tokenizer)
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, as float32. Raises ValueError for a file that is none."""
+    try:
+        return {name: tensor.float() for name, tensor in load_file(path).items()}
+    except SafetensorError as error:
+        raise ValueError(f"{path}: not a whole safetensors file: {error}") from error
+
+
+def load_weights(model: Transformer, weights: Mapping[str, Tensor], where: str) -> None:
+    """Put `weights` into the model; every tensor is used or refused by name, none is left to chance.
+
+    Raises ValueError, beginning with `where`, that names the tensors at fault.
+    """
+    expected = own_weights(model)
+    faults = [f"{name} is missing" for name in sorted(expected.keys() - weights.keys())]
+    faults += [f"{name} is not part of this architecture" for name in sorted(weights.keys() - expected.keys())]
+    faults += [
+        f"{name} has shape {list(weights[name].shape)}, should have {list(expected[name].shape)}"
+        for name in sorted(expected.keys() & weights.keys())
+        if weights[name].shape != expected[name].shape
+    ]
+    if faults:
+        raise ValueError(f"{where}: {'; '.join(faults)}")
+    with torch.no_grad():
+        for name, tensor in expected.items():
+            tensor.copy_(weights[name])
+
+
+def own_weights(model: Transformer) -> dict[str, Tensor]:
+    """The model's parameters, each once: a tensor that serves in several places has its first name."""
+    return {name: parameter.data for name, parameter in model.named_parameters()}
+
+
+def save_checkpoint(
+    folder: Path,
+    config: CheckpointConfig,
+    weights: Mapping[str, Tensor],
+    tokenizer_folder: Path,
+    dtype: torch.dtype = torch.float16,
+) -> None:
+    """Write a native checkpoint aside, then put it in place, so that `folder` is whole at any moment.
+
+    `weights` are named as `own_weights` names them, and are stored as `dtype`; files of other names
+    that stand in `folder`, such as a model card, are kept.
+    """
+    aside = folder.with_name(folder.name + ".partial")
+    shutil.rmtree(aside, ignore_errors=True)
+    if folder.exists():
+        shutil.copytree(folder, aside)
+    aside.mkdir(parents=True, exist_ok=True)
+    config.save(aside / CONFIG_FILE)
+    save_file({name: tensor.to(dtype).contiguous() for name, tensor in weights.items()}, aside / WEIGHTS_FILE)
+    shutil.copytree(tokenizer_folder, aside / TOKENIZER_FOLDER, dirs_exist_ok=True)
+    if folder.exists():
+        shutil.rmtree(folder)
+    aside.rename(folder)

@@ -1,0 +1,189 @@
+"""What a checkpoint is, apart from its weights: architecture, decoding rules, languages.
+
+Plain frozen values, readable without torch, so that the service can share them with the model.
+"""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+
+NormOrder = Literal["pre", "post"]
+Activation = Literal["relu", "gelu"]
+PositionKind = Literal["sinusoid", "learned"]
+
+Count = Annotated[int, Field(ge=1)]
+TokenId = Annotated[int, Field(ge=0)]
+
+STRICT = ConfigDict(extra="forbid")
+"""A key that no field knows is an error: it may be a misspelling, or a rule this version cannot keep."""
+
+
+@dataclass(frozen=True, config=STRICT)
+class TransformerConfig:
+    """The shape of one encoder–decoder Transformer (*Attention Is All You Need*, table 3)."""
+
+    source_vocabulary: Count
+    """Rows of the source embedding."""
+
+    target_vocabulary: Count
+    """Rows of the target embedding, and the number of logits a step yields."""
+
+    d_model: Count = 512
+    """Width of every hidden state."""
+
+    heads: Count = 8
+    """Attention heads; each is d_model / heads wide."""
+
+    d_ff: Count = 2048
+    """Inner width of the position-wise feed-forward network."""
+
+    encoder_layers: Count = 6
+    """Layers of the encoder (N in the paper)."""
+
+    decoder_layers: Count = 6
+    """Layers of the decoder (N in the paper)."""
+
+    max_positions: Count = 512
+    """The longest source or target, in tokens with every special token counted."""
+
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    """Share of activations dropped in training, at each place the paper names (§5.4)."""
+
+    norm_order: NormOrder = "post"
+    """Layer normalisation after each residual sum, as the paper has it, or before each sub-layer."""
+
+    final_norm: bool = False
+    """One more normalisation at the end of each stack; usual where norm_order is "pre"."""
+
+    activation: Activation = "relu"
+    """The nonlinearity inside the feed-forward network; "gelu" is the exact one, by erf."""
+
+    position_kind: PositionKind = "sinusoid"
+    """Sinusoids by the closed form of §3.5, or a learned table."""
+
+    position_offset: TokenId = 0
+    """Row of the position table that the first token takes."""
+
+    scale_embedding: bool = True
+    """Multiply embeddings by sqrt(d_model) (§3.4)."""
+
+    shared_embedding: bool = True
+    """Source and target use one embedding table; their vocabularies then have one size."""
+
+    tied_output: bool = True
+    """The output projection is the target embedding itself (§3.4)."""
+
+    output_bias: bool = False
+    """A bias, one a word, is added to the logits."""
+
+    def __post_init__(self) -> None:
+        """Check what no single field can: how the fields fit together."""
+        if self.d_model % self.heads:
+            raise ValueError(f"d_model must be a multiple of heads, is {self.d_model} with {self.heads} heads")
+        if self.position_kind == "sinusoid" and self.d_model % 2:
+            raise ValueError(f"d_model must be even for sinusoid positions, is {self.d_model}")
+        if self.shared_embedding and self.source_vocabulary != self.target_vocabulary:
+            raise ValueError(
+                "shared_embedding needs one vocabulary size, "
+                f"source has {self.source_vocabulary} and target {self.target_vocabulary}"
+            )
+
+    @property
+    def head_width(self) -> int:
+        """Width of one attention head."""
+        return self.d_model // self.heads
+
+    @classmethod
+    def base(cls, vocabulary: int) -> "TransformerConfig":
+        """The paper's base model: N=6, d_model 512, 8 heads, d_ff 2048."""
+        return cls(vocabulary, vocabulary)
+
+    @classmethod
+    def big(cls, vocabulary: int) -> "TransformerConfig":
+        """The paper's big model: N=6, d_model 1024, 16 heads, d_ff 4096, dropout 0.3."""
+        return cls(vocabulary, vocabulary, d_model=1024, heads=16, d_ff=4096, dropout=0.3)
+
+
+@dataclass(frozen=True, config=STRICT)
+class DecodingRules:
+    """How a checkpoint wants to be decoded; the engine holds no constant of any family."""
+
+    start_id: TokenId
+    """The token that the decoder is fed first; never part of an output."""
+
+    end_ids: Annotated[tuple[TokenId, ...], Field(min_length=1)]
+    """Any of these ends an output, and is counted in it."""
+
+    pad_id: TokenId
+    """Fills rows of a batch on the right; what it is never changes an answer."""
+
+    suppressed_ids: tuple[TokenId, ...] = ()
+    """Tokens that are never chosen."""
+
+    max_source_tokens: Count = 512
+    """The longest source, every special token counted."""
+
+    max_output_tokens: Count = 512
+    """The longest output, the end token counted."""
+
+    output_factor: float = 3.0
+    """An output holds at most output_factor × source tokens + output_margin tokens."""
+
+    output_margin: int = 16
+    """See output_factor; lets a very short source still have a long translation."""
+
+    def output_limit(self, source_tokens: int, asked: int | None = None) -> int:
+        """The most tokens that a source of `source_tokens` may yield, the end token counted.
+
+        `asked` is the caller's own limit; above the checkpoint's it has no effect.
+        """
+        by_source = int(self.output_factor * source_tokens) + self.output_margin
+        limit = min(self.max_output_tokens, by_source)
+        return limit if asked is None else min(limit, asked)
+
+
+@dataclass(frozen=True, config=STRICT)
+class CheckpointConfig:
+    """A native checkpoint's config.json: all that is known of a model beside weights and tokenizer."""
+
+    name: str
+    """What clients call the model."""
+
+    family: str
+    """The kind of checkpoint it came from; "transformer" for the project's own."""
+
+    source_languages: tuple[str, ...]
+    """BCP-47 codes of the languages it reads."""
+
+    target_languages: tuple[str, ...]
+    """BCP-47 codes of the languages it writes."""
+
+    architecture: TransformerConfig
+    decoding: DecodingRules
+
+
+    def save(self, path: Path) -> None:
+        """Write the configuration as JSON to `path`."""
+        path.write_bytes(TypeAdapter(CheckpointConfig).dump_json(self, indent=2) + b"\n")
+
+    @classmethod
+    def load(cls, path: Path) -> "CheckpointConfig":
+        """Read what `save` wrote.
+
+        Raises ValueError that names the file and each key that is missing, unknown or out of range.
+        """
+        try:
+            return TypeAdapter(cls).validate_json(path.read_bytes())
+        except ValidationError as error:
+            raise ValueError(f"{path}: {explain(error)}") from error
+
+
+def explain(error: ValidationError) -> str:
+    """One line that names every field at fault, what it must be, and what it is."""
+    faults = []
+    for fault in error.errors(include_url=False):
+        where = ".".join(str(part) for part in fault["loc"]) or "value"
+        faults.append(f"{where}: {fault['msg']} (is {str(fault['input'])[:60]!r})")
+    return "; ".join(faults)

@@ -1,0 +1,80 @@
+"""The reference decoder: greedy, uncached, obviously right. Every other way to decode is held against it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from dragoman.model.config import DecodingRules
+from dragoman.model.transformer import Transformer
+
+
+@dataclass(frozen=True)
+class Output:
+    """What one source was translated to."""
+
+    tokens: tuple[int, ...]
+    """The chosen ids, the end token included if there was one."""
+
+    log_probs: tuple[float, ...]
+    """The natural log-probability of each chosen token."""
+
+    margins: tuple[float, ...]
+    """By how much the largest logit beat the next, at each step; where it is tiny, noise may decide."""
+
+    finish: Literal["end", "length"]
+    """Whether an end token was chosen, or the limit was reached first."""
+
+
+@torch.no_grad()
+def greedy(
+    model: Transformer,
+    rules: DecodingRules,
+    sources: Sequence[Sequence[int]],
+    limits: Sequence[int] | None = None,
+) -> list[Output]:
+    """Translate a batch of sources (ids with their end tokens), recomputing the whole prefix each step.
+
+    `limits` holds each source's most output tokens; the rules' own where not given.
+    """
+    source, lengths = pad(sources, rules.pad_id)
+    caps = [rules.output_limit(len(ids)) for ids in sources] if limits is None else list(limits)
+    states = model.encode(source, lengths)
+    target = torch.full((len(sources), 1), rules.start_id)
+    columns: list[tuple[Tensor, Tensor, Tensor]] = []
+    ended = torch.zeros(len(sources), dtype=torch.bool)
+    ends = torch.tensor(rules.end_ids)
+    cap = torch.tensor(caps)
+    while not bool(ended.all()):
+        logits = model.projection(model.decode(target, states, lengths)[:, -1]).float()
+        logits[:, list(rules.suppressed_ids)] = -torch.inf
+        best = logits.topk(2, dim=-1)
+        token = logits.argmax(dim=-1)
+        log_prob = logits.log_softmax(dim=-1).gather(1, token[:, None])[:, 0]
+        columns.append((token, log_prob, best.values[:, 0] - best.values[:, 1]))
+        target = torch.cat((target, token[:, None]), dim=1)
+        ended |= torch.isin(token, ends) | (cap <= len(columns))
+    return [_row(columns, row, rules, caps[row]) for row in range(len(sources))]
+
+
+def _row(columns: list[tuple[Tensor, Tensor, Tensor]], row: int, rules: DecodingRules, cap: int) -> Output:
+    tokens = [int(token[row]) for token, _, _ in columns[:cap]]
+    end = next((i for i, token in enumerate(tokens) if token in rules.end_ids), None)
+    count = len(tokens) if end is None else end + 1
+    return Output(
+        tuple(tokens[:count]),
+        tuple(float(log_prob[row]) for _, log_prob, _ in columns[:count]),
+        tuple(float(margin[row]) for _, _, margin in columns[:count]),
+        "length" if end is None else "end",
+    )
+
+
+def pad(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor]:
+    """Rows of unequal length -> ids [B, longest], padded on the right, and lengths [B]."""
+    lengths = torch.tensor([len(row) for row in rows])
+    padded = torch.full((len(rows), int(lengths.max())), pad_id)
+    for index, row in enumerate(rows):
+        padded[index, : len(row)] = torch.tensor(row)
+    return padded, lengths

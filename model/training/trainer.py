@@ -1,0 +1,263 @@
+"""The training loop: steps, validation, averaging, and going on after an interruption."""
+
+import json
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from tqdm import tqdm
+
+from dragoman.model.checkpoint import load_weights, own_weights, save_checkpoint
+from dragoman.model.config import CheckpointConfig
+from dragoman.model.greedy import pad
+from dragoman.model.tokenizer import SentencePieceTokenizer
+from dragoman.model.training.corpus import Batch, EncodedPair, Pair, epoch_batches
+from dragoman.model.training.evaluation import Score, evaluate
+from dragoman.model.training.schedule import Schedule
+from dragoman.model.transformer import Transformer
+
+STATE_FILE = "state.pt"
+LOG_FILE = "log.jsonl"
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """Everything that shapes a run, apart from model and data. A run resumes only under the plan it began with."""
+
+    schedule: Schedule
+    max_steps: int | None
+    """Updates in all; the run ends with whichever of the two limits comes first."""
+    max_minutes: float | None
+    """Minutes of training in all, interruptions not counted."""
+    token_budget: int = 3072
+    """Most padded target tokens a batch."""
+    label_smoothing: float = 0.1
+    clip_norm: float = 1.0
+    """Gradients longer than this are shortened to it."""
+    shares: Mapping[str, float] = field(default_factory=dict)
+    """How often each domain comes up in an epoch; 1 where not named."""
+    average_part: float = 0.08
+    """The weights written at the end are the mean over this last part of the run."""
+    average_every: int = 25
+    """Steps between two weights that enter the mean."""
+    validate_minutes: float = 15.0
+    save_minutes: float = 5.0
+    seed: int = 1
+    bfloat16: bool = True
+    """Forward and backward in bfloat16 where PyTorch's autocast says it is safe; weights stay float32."""
+
+
+@dataclass
+class Progress:
+    """Where a run stands."""
+
+    step: int = 0
+    epoch: int = 0
+    batch: int = 0
+    """Batches of this epoch that are done."""
+    seconds: float = 0.0
+    averaged: int = 0
+    """Weights in the mean so far."""
+
+
+class Trainer:
+    """Trains one model and keeps what is needed to go on in `work`; the checkpoint goes to `out`."""
+
+    def __init__(
+        self,
+        model: Transformer,
+        config: CheckpointConfig,
+        tokenizer_folder: Path,
+        plan: TrainingPlan,
+        out: Path,
+        work: Path,
+    ) -> None:
+        if plan.max_steps is None and plan.max_minutes is None:
+            raise ValueError("a plan needs max_steps or max_minutes, has neither")
+        self.model = model
+        self.config = config
+        self.tokenizer_folder = tokenizer_folder
+        self.tokenizer = SentencePieceTokenizer(tokenizer_folder)
+        self.plan = plan
+        self.out = out
+        self.work = work
+        self.progress = Progress()
+        self.mean = {name: torch.zeros_like(tensor) for name, tensor in own_weights(model).items()}
+        self.optimizer = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9, fused=True)
+        self._stopping = False
+
+    # --- the run
+
+    def run(self, pairs: Sequence[EncodedPair], valid: Sequence[Pair]) -> bool:
+        """Train until the plan is fulfilled, and write the checkpoint. False if a signal stopped it first.
+
+        On SIGINT or SIGTERM the state is saved after the step in hand; the next run takes it up there.
+        """
+        self.work.mkdir(parents=True, exist_ok=True)
+        self._resume()
+        with self._stop_on_signal(), self._bar() as bar:
+            last_save = last_validation = time.monotonic()
+            for batch in self._batches(pairs):
+                started = time.monotonic()
+                loss, tokens = self._step(batch)
+                now = time.monotonic()
+                self.progress.seconds += now - started
+                self._show(bar, loss, tokens / (now - started))
+                self._average()
+                if now - last_validation > self.plan.validate_minutes * 60:
+                    self._validate(valid)
+                    last_validation = time.monotonic()
+                if self._stopping or now - last_save > self.plan.save_minutes * 60:
+                    self._save()
+                    last_save = time.monotonic()
+                if self._stopping:
+                    return False
+            self._save()
+        self._validate(valid)
+        save_checkpoint(self.out, self.config, self._best_weights(), self.tokenizer_folder)
+        return True
+
+    def done(self) -> float:
+        """The part of the run that is behind us, from 0 to 1."""
+        by_steps = self.progress.step / self.plan.max_steps if self.plan.max_steps else 0.0
+        by_time = self.progress.seconds / (self.plan.max_minutes * 60) if self.plan.max_minutes else 0.0
+        return min(1.0, max(by_steps, by_time))
+
+    def _batches(self, pairs: Sequence[EncodedPair]) -> Iterator[Batch]:
+        plan, progress = self.plan, self.progress
+        while True:
+            batches = epoch_batches(pairs, plan.shares, plan.token_budget, plan.seed, progress.epoch)
+            for batch in batches[progress.batch :]:
+                if self.done() >= 1.0:
+                    return
+                yield batch
+            progress.epoch, progress.batch = progress.epoch + 1, 0
+
+    def _step(self, batch: Batch) -> tuple[float, int]:
+        """One update. Gives the loss in nats a token, and how many target tokens there were."""
+        pad_id = self.config.decoding.pad_id
+        source, source_lengths = pad([pair.source for pair in batch], pad_id)
+        labels, target_lengths = pad([pair.target for pair in batch], pad_id)
+        start = torch.full((len(batch), 1), self.config.decoding.start_id)
+        target = torch.cat((start, labels[:, :-1]), dim=1)
+        real = torch.arange(labels.shape[1]) < target_lengths[:, None]
+
+        rate = self.plan.schedule.rate(self.progress.step, self.done())
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.model.train()
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.plan.bfloat16):
+            states = self.model.encode(source, source_lengths)
+            hidden = self.model.decode(target, states, source_lengths)
+            logits = self.model.projection(hidden[real])
+        loss = functional.cross_entropy(logits.float(), labels[real], label_smoothing=self.plan.label_smoothing)
+        if not torch.isfinite(loss):
+            raise FloatingPointError(f"the loss is {loss.item()} at step {self.progress.step}; lower the peak rate")
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), self.plan.clip_norm)
+        self.optimizer.step()
+        self.progress.step += 1
+        self.progress.batch += 1
+        return loss.item(), int(target_lengths.sum())
+
+    # --- averaging and validation
+
+    def _average(self) -> None:
+        if self.done() < 1.0 - self.plan.average_part or self.progress.step % self.plan.average_every:
+            return
+        self.progress.averaged += 1
+        for name, tensor in own_weights(self.model).items():
+            self.mean[name].lerp_(tensor, 1.0 / self.progress.averaged)
+
+    def _best_weights(self) -> Mapping[str, Tensor]:
+        return self.mean if self.progress.averaged else own_weights(self.model)
+
+    def _validate(self, valid: Sequence[Pair]) -> None:
+        current = {name: tensor.clone() for name, tensor in own_weights(self.model).items()}
+        load_weights(self.model, self._best_weights(), where="mean weights")
+        self.model.eval()
+        scores = evaluate(self.model, self.tokenizer, self.config.decoding, valid)
+        load_weights(self.model, current, where="current weights")
+        for score in scores:
+            tqdm.write(f"  {score.domain:<10} BLEU {score.bleu:5.1f}  chrF {score.chrf:5.1f}  ({score.pairs} pairs)")
+        self._log(scores=[asdict(score) for score in scores])
+
+    # --- what the user sees
+
+    def _bar(self) -> "tqdm[Any]":
+        return tqdm(
+            total=1.0,
+            initial=self.done(),
+            disable=None,
+            bar_format="{percentage:5.1f}%|{bar}| {elapsed}<{remaining} {postfix}",
+        )
+
+    def _show(self, bar: "tqdm[Any]", loss: float, speed: float) -> None:
+        bar.update(self.done() - bar.n)
+        bar.set_postfix_str(f"step {self.progress.step}, loss {loss:.3f}, {speed:,.0f} tokens/s", refresh=False)
+        if self.progress.step % 100 == 0:
+            self._log(loss=round(loss, 4), tokens_per_second=round(speed))
+            if bar.disable:
+                left = self.progress.seconds * (1 / self.done() - 1)
+                text = f"{self.done():6.1%}  step {self.progress.step}  loss {loss:.3f}  {speed:,.0f} tokens/s"
+                print(f"{text}  {left / 60:.0f} min left", flush=True)
+
+    def _log(self, **values: Any) -> None:
+        with (self.work / LOG_FILE).open("a") as log:
+            log.write(json.dumps({**asdict(self.progress), **values}) + "\n")
+
+    # --- interruption and resumption
+
+    def _save(self) -> None:
+        aside = self.work / (STATE_FILE + ".partial")
+        state = {
+            "plan": asdict(self.plan),
+            "progress": asdict(self.progress),
+            "model": own_weights(self.model),
+            "mean": self.mean,
+            "optimizer": self.optimizer.state_dict(),
+            "random": torch.get_rng_state(),
+        }
+        torch.save(state, aside)
+        aside.replace(self.work / STATE_FILE)
+
+    def _resume(self) -> None:
+        path = self.work / STATE_FILE
+        if not path.is_file():
+            torch.manual_seed(self.plan.seed)
+            return
+        state = torch.load(path, weights_only=True)
+        if state["plan"] != asdict(self.plan):
+            changed = [key for key, value in asdict(self.plan).items() if state["plan"].get(key) != value]
+            raise ValueError(
+                f"{path} was begun with another {', '.join(changed)}; "
+                "give the same settings to go on, or another --work to begin anew"
+            )
+        load_weights(self.model, state["model"], where=str(path))
+        self.mean = state["mean"]
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.progress = Progress(**state["progress"])
+        torch.set_rng_state(state["random"])
+        print(f"going on from step {self.progress.step} ({self.done():.1%} done)", file=sys.stderr)
+
+    @contextmanager
+    def _stop_on_signal(self) -> Iterator[None]:
+        def stop(_signal: int, _frame: FrameType | None) -> None:
+            self._stopping = True
+
+        before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)

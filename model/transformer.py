@@ -1,0 +1,222 @@
+"""The Transformer of *Attention Is All You Need* (Vaswani et al., 2017).
+
+Letters in shapes: B batch, S source, T target, H heads, D model, K head width (D / H), V vocabulary.
+
+Padding is on the right of each row, and lengths say where it starts; no masks enter or leave the
+model. Inside, `visible` is a boolean that is true where a position may be attended to.
+
+A layer does not know how its attention is carried out: `DecoderLayer` takes it as two functions. Whole
+sequences (training, the reference decoder) and one cached step (the export) so share the same layer.
+"""
+
+import math
+from collections.abc import Callable
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from dragoman.model.config import TransformerConfig
+
+Sublayer = Callable[[Tensor], Tensor]
+
+MASKED = -1e4
+"""Added to a score that must not count: softmax makes it exactly 0, and float16 still holds it."""
+
+
+def lengths_to_visible(lengths: Tensor, width: int) -> Tensor:
+    """True at each position before a row's end: [B] lengths -> [B, 1, 1, width]."""
+    return (torch.arange(width, device=lengths.device) < lengths[:, None])[:, None, None, :]
+
+
+def causal_visible(width: int, device: torch.device) -> Tensor:
+    """True where a target position may look: at itself and before. [1, 1, width, width]."""
+    return torch.ones(width, width, dtype=torch.bool, device=device).tril()[None, None]
+
+
+def sinusoid_table(rows: int, d_model: int) -> Tensor:
+    """PE(pos, 2i) = sin(pos / 10000^(2i/D)), PE(pos, 2i+1) = cos of the same (§3.5). [rows, D] float32."""
+    position = torch.arange(rows, dtype=torch.float64)[:, None]
+    frequency = 10000.0 ** (-torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)
+    angles = position * frequency
+    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1).float()
+
+
+class Embedding(nn.Module):
+    """Token embedding (scaled as §3.4 has it) plus position."""
+
+    def __init__(self, config: TransformerConfig, tokens: nn.Embedding) -> None:
+        super().__init__()
+        self.tokens = tokens
+        self.scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
+        self.offset = config.position_offset
+        self.dropout = nn.Dropout(config.dropout)
+        rows = config.max_positions + config.position_offset
+        if config.position_kind == "learned":
+            self.positions = nn.Parameter(torch.randn(rows, config.d_model) * config.d_model**-0.5)
+        else:
+            self.register_buffer("positions", sinusoid_table(rows, config.d_model), persistent=False)
+
+    def forward(self, ids: Tensor, position: Tensor | None = None) -> Tensor:
+        """ids [B, T] -> [B, T, D]; `position` [B] is each row's first position, 0 if not given."""
+        steps = torch.arange(ids.shape[1], device=ids.device)[None]
+        at = steps if position is None else steps + position[:, None]
+        embedded = self.tokens(ids) * self.scale + cast(Tensor, self.positions)[at + self.offset]
+        return cast(Tensor, self.dropout(embedded))
+
+
+class MultiHeadAttention(nn.Module):
+    """Scaled dot-product attention over several heads (§3.2)."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.heads = config.heads
+        self.query = nn.Linear(config.d_model, config.d_model)
+        self.key = nn.Linear(config.d_model, config.d_model)
+        self.value = nn.Linear(config.d_model, config.d_model)
+        self.output = nn.Linear(config.d_model, config.d_model)
+
+    def split(self, x: Tensor) -> Tensor:
+        """[B, T, D] -> [B, H, T, K]."""
+        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
+    def merge(self, x: Tensor) -> Tensor:
+        """[B, H, T, K] -> [B, T, D]."""
+        return x.transpose(1, 2).flatten(2)
+
+    def forward(self, x: Tensor, memory: Tensor, visible: Tensor) -> Tensor:
+        """x [B, T, D] attends to memory [B, S, D] where visible [B|1, 1, T|1, S] -> [B, T, D]."""
+        query, key, value = self.split(self.query(x)), self.split(self.key(memory)), self.split(self.value(memory))
+        # Scaling the query costs T·K products where scaling the scores would cost T·S.
+        scores = (query * query.shape[-1] ** -0.5) @ key.transpose(2, 3)  # [B, H, T, S]
+        weights = scores.masked_fill(~visible, MASKED).softmax(dim=-1).to(value.dtype)
+        return cast(Tensor, self.output(self.merge(weights @ value)))
+
+
+class FeedForward(nn.Module):
+    """Two linear maps with a nonlinearity between, at each position alone (§3.3)."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.inner = nn.Linear(config.d_model, config.d_ff)
+        self.outer = nn.Linear(config.d_ff, config.d_model)
+        self.activation = functional.relu if config.activation == "relu" else functional.gelu
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, T, D] -> [B, T, D]."""
+        return cast(Tensor, self.outer(self.activation(self.inner(x))))
+
+
+class Residual(nn.Module):
+    """A sub-layer within its residual connection and layer normalisation (§3.1), before it or after."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(config.d_model)
+        self.dropout = nn.Dropout(config.dropout)
+        self.norm_first = config.norm_order == "pre"
+
+    def forward(self, x: Tensor, sublayer: Sublayer) -> Tensor:
+        """[B, T, D] -> [B, T, D]."""
+        if self.norm_first:
+            return cast(Tensor, x + self.dropout(sublayer(self.norm(x))))
+        return cast(Tensor, self.norm(x + self.dropout(sublayer(x))))
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention, then feed-forward."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.self_attention = MultiHeadAttention(config)
+        self.feed_forward = FeedForward(config)
+        self.self_residual = Residual(config)
+        self.feed_residual = Residual(config)
+
+    def forward(self, x: Tensor, attend_self: Sublayer) -> Tensor:
+        """[B, S, D] -> [B, S, D]."""
+        return cast(Tensor, self.feed_residual(self.self_residual(x, attend_self), self.feed_forward))
+
+
+class DecoderLayer(nn.Module):
+    """Masked self-attention, cross-attention to the encoder's states, then feed-forward."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.self_attention = MultiHeadAttention(config)
+        self.cross_attention = MultiHeadAttention(config)
+        self.feed_forward = FeedForward(config)
+        self.self_residual = Residual(config)
+        self.cross_residual = Residual(config)
+        self.feed_residual = Residual(config)
+
+    def forward(self, x: Tensor, attend_self: Sublayer, attend_cross: Sublayer) -> Tensor:
+        """[B, T, D] -> [B, T, D]."""
+        x = self.self_residual(x, attend_self)
+        x = self.cross_residual(x, attend_cross)
+        return cast(Tensor, self.feed_residual(x, self.feed_forward))
+
+
+class Transformer(nn.Module):
+    """The encoder, the decoder, and the projection to the vocabulary."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.config = config
+        source_tokens = nn.Embedding(config.source_vocabulary, config.d_model)
+        target_tokens = source_tokens
+        if not config.shared_embedding:
+            target_tokens = nn.Embedding(config.target_vocabulary, config.d_model)
+        self.source_embedding = Embedding(config, source_tokens)
+        self.target_embedding = Embedding(config, target_tokens)
+        self.encoder = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
+        self.decoder = nn.ModuleList(DecoderLayer(config) for _ in range(config.decoder_layers))
+        self.encoder_norm = nn.LayerNorm(config.d_model) if config.final_norm else nn.Identity()
+        self.decoder_norm = nn.LayerNorm(config.d_model) if config.final_norm else nn.Identity()
+        self.projection = nn.Linear(config.d_model, config.target_vocabulary, bias=config.output_bias)
+        self._initialize()
+        if config.tied_output:
+            self.projection.weight = target_tokens.weight
+
+    def _initialize(self) -> None:
+        """Xavier for the linear maps; embeddings so that scaling brings them to unit variance."""
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.xavier_uniform_(module.weight)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+            elif isinstance(module, nn.Embedding):
+                nn.init.normal_(module.weight, std=self.config.d_model**-0.5)
+
+    def encode(self, source: Tensor, source_lengths: Tensor) -> Tensor:
+        """source [B, S] ids, source_lengths [B] -> states [B, S, D]; those past a row's length mean nothing."""
+        visible = lengths_to_visible(source_lengths, source.shape[1])
+        x = self.source_embedding(source)
+        for layer in self.encoder:
+            attention = cast(EncoderLayer, layer).self_attention
+            x = layer(x, lambda y, attend=attention: attend(y, y, visible))
+        return cast(Tensor, self.encoder_norm(x))
+
+    def decode(self, target: Tensor, states: Tensor, source_lengths: Tensor) -> Tensor:
+        """target [B, T] ids, beginning with the start token; states [B, S, D] -> hidden [B, T, D].
+
+        Position t sees the target up to and with t. Rows may be padded on the right: what comes later
+        is never seen.
+        """
+        visible = lengths_to_visible(source_lengths, states.shape[1])
+        causal = causal_visible(target.shape[1], target.device)
+        x = self.target_embedding(target)
+        for layer in self.decoder:
+            block = cast(DecoderLayer, layer)
+            x = layer(
+                x,
+                lambda y, attend=block.self_attention: attend(y, y, causal),
+                lambda y, attend=block.cross_attention: attend(y, states, visible),
+            )
+        return cast(Tensor, self.decoder_norm(x))
+
+    def forward(self, source: Tensor, source_lengths: Tensor, target: Tensor) -> Tensor:
+        """source [B, S], source_lengths [B], target [B, T] -> logits [B, T, V]; row t scores what follows t."""
+        states = self.encode(source, source_lengths)
+        return cast(Tensor, self.projection(self.decode(target, states, source_lengths)))
