@@ -1,0 +1,58 @@
+"""What the engine asks of whatever computes: the seam between bookkeeping and arrays."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from dragoman.service.engine.scheduler import Step
+
+
+@dataclass(frozen=True)
+class RowInput:
+    """What one row feeds to a step."""
+
+    token: int
+    """Its last token; the start token at first."""
+    position: int
+    """How many tokens came before that one in the row."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What a runner holds, in bytes."""
+
+    weights: int
+    cache_reserved: int
+    """Allocated for rows, in use or not."""
+    cache_used: int
+    """The part of it that holds tokens of running rows."""
+    buffers: int
+    """Everything else that it allocated for inputs and outputs."""
+
+
+class Runner(Protocol):
+    """Owns the weights and the cache. Rows 0..n-1 are in use; the engine says which, and moves them.
+
+    Called from one thread.
+    """
+
+    def embed(self, sources: Sequence[Sequence[int]]) -> list[Any]:
+        """The encoder's states of each source: float32 arrays [source, model]."""
+
+    def insert(self, sources: Sequence[Sequence[int]], first_row: int) -> None:
+        """Encode sources into rows `first_row` and on, ready for their first step."""
+
+    def step(self, rows: Sequence[RowInput]) -> list[Step]:
+        """Decode one token for each of the rows 0..n-1."""
+
+    def move_row(self, source: int, target: int) -> None:
+        """Copy everything that row `source` holds over row `target`."""
+
+    def clear_row(self, row: int) -> None:
+        """Zero everything that row `row` holds."""
+
+    def rest(self) -> None:
+        """No row is in use: give back what a burst of work has taken."""
+
+    def memory(self) -> Memory:
+        """What is held now."""

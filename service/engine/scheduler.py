@@ -1,0 +1,230 @@
+"""Which sequences run next. Pure bookkeeping: no arrays, no runtime, no clock of its own.
+
+Rows of the running batch are a prefix 0..n-1 of the cache's slots. A row that leaves is replaced by the
+last one, so that the batch stays a prefix; `update` says which rows moved.
+"""
+
+import math
+from collections import deque
+from collections.abc import Sequence as Row
+from dataclasses import dataclass, replace
+
+from dragoman.service.engine.sequence import Finish, QueueFullError, Sequence
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much may run and wait at once."""
+
+    rows: int
+    """Most sequences in the running batch."""
+    tokens: int
+    """Most tokens (source and longest output) that the running batch may come to occupy."""
+    encode_tokens: int
+    """Most padded source tokens that are encoded between two steps, so that running rows never wait long."""
+    queue_sequences: int
+    queue_tokens: int
+
+
+@dataclass(frozen=True)
+class Move:
+    """The contents of row `source` take the place of row `target`."""
+
+    source: int
+    target: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """One row's new token."""
+
+    token: int
+    log_prob: float
+
+
+@dataclass(frozen=True)
+class Removal:
+    """Sequences that left, and what the runner must do about their rows."""
+
+    gone: tuple[Sequence, ...]
+    moves: tuple[Move, ...]
+    """Rows that take the place of others; to be carried out in order."""
+    clear: tuple[int, ...]
+    """Rows, now free, whose cells may hold NaN or infinity; to be zeroed after the moves."""
+
+
+@dataclass(frozen=True)
+class Admission:
+    """Sequences that leave the queue to be encoded."""
+
+    embed: tuple[Sequence, ...]
+    """For their states alone."""
+    insert: tuple[Sequence, ...]
+    """To be decoded, in rows `first_row` and on."""
+    first_row: int
+
+
+class Scheduler:
+    """The queue and the running rows. Not thread-safe: its owner calls it from one thread at a time."""
+
+    def __init__(self, limits: Limits, end_ids: Row[int]) -> None:
+        self._limits = limits
+        self._end_ids = frozenset(end_ids)
+        self._waiting: deque[Sequence] = deque()
+        self._rows: list[Sequence] = []
+        self._waiting_tokens = 0
+
+    @property
+    def rows(self) -> Row[Sequence]:
+        """The running sequences, by row."""
+        return self._rows
+
+    @property
+    def waiting_sequences(self) -> int:
+        """How many sequences are in the queue."""
+        return len(self._waiting)
+
+    @property
+    def waiting_tokens(self) -> int:
+        """What the sequences in the queue may come to occupy."""
+        return self._waiting_tokens
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to do."""
+        return not self._waiting and not self._rows
+
+    def submit(self, sequences: Row[Sequence], now: float) -> None:
+        """Queue the sequences of one request, all or none.
+
+        Raises QueueFullError where they do not fit. An empty queue takes any request: one that is larger
+        than the queue could otherwise never be answered.
+        """
+        tokens = sum(sequence.cost for sequence in sequences)
+        if self._waiting:
+            if len(self._waiting) + len(sequences) > self._limits.queue_sequences:
+                raise QueueFullError(len(self._waiting), self._limits.queue_sequences, "sequences")
+            if self._waiting_tokens + tokens > self._limits.queue_tokens:
+                raise QueueFullError(self._waiting_tokens, self._limits.queue_tokens, "tokens")
+        for sequence in sequences:
+            sequence.times = replace(sequence.times, submitted=now)
+        self._waiting.extend(sequences)
+        self._waiting_tokens += tokens
+
+    def drop_dead(self, now: float) -> Removal:
+        """Take out, of the queue and of the rows, every sequence that nobody waits for any more."""
+        alive: deque[Sequence] = deque()
+        gone: list[Sequence] = []
+        for sequence in self._waiting:
+            reason = sequence.dead(now)
+            if reason is None:
+                alive.append(sequence)
+            else:
+                self._waiting_tokens -= sequence.cost
+                gone.append(_finish(sequence, reason, now))
+        self._waiting = alive
+        for sequence in self._rows:
+            reason = sequence.dead(now)
+            if reason is not None:
+                _finish(sequence, reason, now)
+        removal = self._remove_finished()
+        return replace(removal, gone=(*gone, *removal.gone))
+
+    def admit(self, now: float) -> Admission:
+        """Take from the head of the queue what fits beside the running rows, in the order of arrival."""
+        embed: list[Sequence] = []
+        insert: list[Sequence] = []
+        first_row = len(self._rows)
+        occupied = sum(sequence.cost for sequence in self._rows)
+        longest = 0
+        while self._waiting:
+            head = self._waiting[0]
+            longest = max(longest, len(head.source))
+            count = len(embed) + len(insert)
+            if count and longest * (count + 1) > self._limits.encode_tokens:
+                break
+            if head.max_output:
+                # A sequence larger than the whole budget still runs, alone.
+                if self._rows and occupied + head.cost > self._limits.tokens:
+                    break
+                if len(self._rows) == self._limits.rows:
+                    break
+            self._waiting.popleft()
+            self._waiting_tokens -= head.cost
+            head.times = replace(head.times, admitted=now)
+            if head.max_output:
+                self._rows.append(head)
+                insert.append(head)
+                occupied += head.cost
+            else:
+                embed.append(head)
+        return Admission(tuple(embed), tuple(insert), first_row)
+
+    def update(self, steps: Row[Step], now: float) -> Removal:
+        """Give each row its new token, and take out the rows that are finished by it."""
+        for sequence, step in zip(self._rows, steps, strict=True):
+            if not math.isfinite(step.log_prob):
+                sequence.error = ArithmeticError(f"the model's log-probability is {step.log_prob}")
+                _finish(sequence, Finish.FAILED, now)
+                continue
+            if not sequence.tokens:
+                sequence.times = replace(sequence.times, first_token=now)
+            sequence.tokens.append(step.token)
+            sequence.log_prob += step.log_prob
+            if step.token in self._end_ids:
+                _finish(sequence, Finish.END, now)
+            elif len(sequence.tokens) >= sequence.max_output:
+                _finish(sequence, Finish.LENGTH, now)
+        return self._remove_finished()
+
+    def fail_rows(self, first_row: int, error: Exception, now: float) -> Removal:
+        """Take out every row from `first_row` on, because the run that held them raised `error`."""
+        for sequence in self._rows[first_row:]:
+            sequence.error = error
+            _finish(sequence, Finish.FAILED, now)
+        return self._remove_finished()
+
+    def finish_embedded(
+        self, admission: Admission, now: float, error: Exception | None = None
+    ) -> tuple[Sequence, ...]:
+        """Finish the sequences that were encoded for their states, or failed because of `error`."""
+        for sequence in admission.embed:
+            sequence.error = error
+            _finish(sequence, Finish.FAILED if error else Finish.END, now)
+        return admission.embed
+
+    def drain(self, error: Exception, now: float) -> tuple[Sequence, ...]:
+        """Take out everything, waiting or running, because the engine stops."""
+        everything = (*self._waiting, *self._rows)
+        self._waiting.clear()
+        self._rows.clear()
+        self._waiting_tokens = 0
+        for sequence in everything:
+            sequence.error = error
+            _finish(sequence, Finish.FAILED, now)
+        return everything
+
+    def _remove_finished(self) -> Removal:
+        before = len(self._rows)
+        gone: list[Sequence] = []
+        moves: list[Move] = []
+        # From the last to the first, so that the row which fills a gap is always one that stays.
+        for row in reversed(range(before)):
+            sequence = self._rows[row]
+            if sequence.finish is None:
+                continue
+            last = len(self._rows) - 1
+            if row != last:
+                moves.append(Move(last, row))
+                self._rows[row] = self._rows[last]
+            self._rows.pop()
+            gone.append(sequence)
+        failed = any(sequence.finish is Finish.FAILED for sequence in gone)
+        freed = tuple(range(len(self._rows), before)) if failed else ()
+        return Removal(tuple(reversed(gone)), tuple(moves), freed)
+
+
+def _finish(sequence: Sequence, reason: Finish, now: float) -> Sequence:
+    sequence.finish = reason
+    sequence.times = replace(sequence.times, finished=now)
+    return sequence

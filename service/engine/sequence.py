@@ -1,0 +1,87 @@
+"""One text on its way through the engine."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+
+class Finish(Enum):
+    """How a sequence ended."""
+
+    END = "end"
+    """The model chose an end token, or the states of an embedding are there."""
+    LENGTH = "length"
+    """The limit of output tokens was reached."""
+    CANCELLED = "cancelled"
+    """The caller went away."""
+    DEADLINE = "deadline"
+    """The caller's deadline passed."""
+    FAILED = "failed"
+    """The step raised, or the model gave a log-probability that is not finite."""
+
+
+class QueueFullError(Exception):
+    """The queue cannot take a request; it may fit later."""
+
+    def __init__(self, queued: int, limit: int, unit: str) -> None:
+        super().__init__(f"the queue holds {queued} of {limit} {unit}")
+
+
+class StoppedError(Exception):
+    """The engine takes no more work."""
+
+
+@dataclass(frozen=True)
+class Times:
+    """When a sequence reached each stage, by the engine's clock, in seconds; 0 where it did not."""
+
+    submitted: float = 0.0
+    admitted: float = 0.0
+    encoded: float = 0.0
+    first_token: float = 0.0
+    finished: float = 0.0
+
+
+@dataclass(eq=False)
+class Sequence:
+    """One text as tokens: what is asked of the engine, and what became of it."""
+
+    source: tuple[int, ...]
+    """Token ids with their end token; at least one."""
+    max_output: int
+    """Most output tokens, the end token counted; 0 asks for the encoder's states and no output."""
+    done: Callable[["Sequence"], None]
+    """Called once, on the engine's thread, when `finish` is set; must not block or raise."""
+    deadline: float | None = None
+    """By the engine's clock, in seconds."""
+
+    tokens: list[int] = field(default_factory=list)
+    """Output so far, the end token included if it was chosen."""
+    log_prob: float = 0.0
+    """Sum of the natural log-probabilities of `tokens`."""
+    states: Any = None
+    """The encoder's states, float32 [source, model], where max_output is 0."""
+    finish: Finish | None = None
+    error: Exception | None = None
+    """What went wrong, where finish is FAILED."""
+    times: Times = Times()
+    _cancelled: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def cost(self) -> int:
+        """Tokens that it may come to occupy: its source and its longest output."""
+        return len(self.source) + self.max_output
+
+    def cancel(self) -> None:
+        """Ask for the sequence to be dropped before the next step; any thread may call it."""
+        self._cancelled.set()
+
+    def dead(self, now: float) -> Finish | None:
+        """Why nobody waits for this sequence any more, if so."""
+        if self._cancelled.is_set():
+            return Finish.CANCELLED
+        if self.deadline is not None and now >= self.deadline:
+            return Finish.DEADLINE
+        return None
