@@ -93,11 +93,15 @@ class Engine:
     # --- the engine's thread
 
     def _loop(self) -> None:
-        while self._wait_for_work():
-            self._turn()
-        with self._changed:
-            left = self._scheduler.drain(StoppedError("the engine has stopped"), self.clock())
-        self._deliver(left)
+        try:
+            while self._wait_for_work():
+                self._turn()
+        finally:
+            # Whatever ended the loop, nobody is left waiting, and nobody can come after.
+            with self._changed:
+                self._stopped = True
+                left = self._scheduler.drain(StoppedError("the engine has stopped"), self.clock())
+            self._deliver(left)
 
     def _wait_for_work(self) -> bool:
         """Sleep until there is something to do. False when the engine is to stop."""
