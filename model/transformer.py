@@ -62,7 +62,8 @@ class Embedding(nn.Module):
         """ids [B, T] -> [B, T, D]; `position` [B] is each row's first position, 0 if not given."""
         steps = torch.arange(ids.shape[1], device=ids.device)[None]
         at = steps if position is None else steps + position[:, None]
-        embedded = self.tokens(ids) * self.scale + cast(Tensor, self.positions)[at + self.offset]
+        positions = functional.embedding(at + self.offset, cast(Tensor, self.positions))
+        embedded = self.tokens(ids) * self.scale + positions
         return cast(Tensor, self.dropout(embedded))
 
 
@@ -85,13 +86,21 @@ class MultiHeadAttention(nn.Module):
         """[B, H, T, K] -> [B, T, D]."""
         return x.transpose(1, 2).flatten(2)
 
+    def project(self, x: Tensor, memory: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries of x [B, T, D], keys and values of memory [B, S, D]: [B, H, T, K] and twice [B, H, S, K]."""
+        return self.split(self.query(x)), self.split(self.key(memory)), self.split(self.value(memory))
+
+    def conclude(self, heads: Tensor) -> Tensor:
+        """What the heads found [B, H, T, K] -> [B, T, D]."""
+        return cast(Tensor, self.output(self.merge(heads)))
+
     def forward(self, x: Tensor, memory: Tensor, visible: Tensor) -> Tensor:
         """x [B, T, D] attends to memory [B, S, D] where visible [B|1, 1, T|1, S] -> [B, T, D]."""
-        query, key, value = self.split(self.query(x)), self.split(self.key(memory)), self.split(self.value(memory))
+        query, key, value = self.project(x, memory)
         # Scaling the query costs T·K products where scaling the scores would cost T·S.
         scores = (query * query.shape[-1] ** -0.5) @ key.transpose(2, 3)  # [B, H, T, S]
         weights = scores.masked_fill(~visible, MASKED).softmax(dim=-1).to(value.dtype)
-        return cast(Tensor, self.output(self.merge(weights @ value)))
+        return self.conclude(weights @ value)
 
 
 class FeedForward(nn.Module):

@@ -1,0 +1,221 @@
+"""Proof without torch: replays a bundle's golden answers on the machine at hand, alone and in batches.
+
+`GraphDecoder` is as plain as decoding over the two graphs can be, and shares nothing with the serving engine, so
+that each can be held against the other.
+"""
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+
+from dragoman.export.bundle import Bundle
+from dragoman.export.graphs import DECODER_FILE, ENCODER_FILE, bind_axes, decoder_spec, encoder_spec, updated
+from dragoman.model.config import DecodingRules
+
+Progress = Callable[[str], None]
+
+BATCHES = (2, 3, 8, 32)
+"""Rows that run together when answers of batches are held against answers alone."""
+
+LOG_PROB_TOLERANCE = 1e-3
+"""By how much a log-probability may differ from the reference's."""
+
+ERRORS_ONLY = 3
+"""ONNX Runtime's log level. Below it, a step whose caches are not bound in place warns at each call."""
+
+
+class VerificationError(Exception):
+    """A check that failed; the message begins with its name."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """A check that passed."""
+
+    name: str
+    detail: str
+    """What was compared, and how it came out, in words."""
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """One source's output."""
+
+    tokens: tuple[int, ...]
+    log_probs: tuple[float, ...]
+
+
+class GraphDecoder:
+    """Greedy decoding over a bundle's graphs, on the CPU."""
+
+    def __init__(self, bundle: Bundle, threads: int) -> None:
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.log_severity_level = ERRORS_ONLY
+        self._encoder, self._decoder = (
+            onnxruntime.InferenceSession(bundle.path(name), options, providers=["CPUExecutionProvider"])
+            for name in (ENCODER_FILE, DECODER_FILE)
+        )
+        self._rules = bundle.manifest.decoding
+        size = bundle.manifest.dimensions
+        self._encoder_outputs = [spec.name for spec in encoder_spec(size).outputs]
+        self._cache_specs = [spec for spec in decoder_spec(size, logits=False).inputs if "capacity" in spec.axes]
+
+    def encode(self, sources: Sequence[Sequence[int]]) -> dict[str, NDArray[np.float32]]:
+        """The encoder's outputs by name, for sources padded to one width."""
+        ids, lengths = pad(sources, self._rules.pad_id)
+        outputs = self._encoder.run(self._encoder_outputs, {"input_ids": ids, "source_lengths": lengths})
+        return dict(zip(self._encoder_outputs, outputs, strict=True))
+
+    def decode(self, sources: Sequence[Sequence[int]], limits: Sequence[int]) -> list[Decoded]:
+        """Translate `sources` in one batch; output `i` holds at most `limits[i]` tokens."""
+        tokens: list[list[int]] = [[] for _ in sources]
+        log_probs: list[list[float]] = [[] for _ in sources]
+        open_rows = set(range(len(sources)))
+        fed = [self._rules.start_id] * len(sources)
+        steps = self._steps(sources, max(limits))
+        while open_rows:
+            next_tokens, next_log_probs = steps(fed)
+            for row in sorted(open_rows):
+                tokens[row].append(next_tokens[row])
+                log_probs[row].append(next_log_probs[row])
+                if next_tokens[row] in self._rules.end_ids or len(tokens[row]) == limits[row]:
+                    open_rows.remove(row)
+            fed = next_tokens
+        return [Decoded(tuple(t), tuple(p)) for t, p in zip(tokens, log_probs, strict=True)]
+
+    def force(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[Decoded]:
+        """What each step chooses where the row's output so far is `targets[row]`, whatever was chosen before."""
+        longest = max(len(target) for target in targets)
+        fed = [[self._rules.start_id, *target, *[self._rules.pad_id] * longest] for target in targets]
+        steps = self._steps(sources, longest)
+        chosen = [steps([row[index] for row in fed]) for index in range(longest)]
+        return [
+            Decoded(
+                tuple(tokens[row] for tokens, _ in chosen[: len(target)]),
+                tuple(log_probs[row] for _, log_probs in chosen[: len(target)]),
+            )
+            for row, target in enumerate(targets)
+        ]
+
+    def _steps(
+        self, sources: Sequence[Sequence[int]], capacity: int
+    ) -> Callable[[Sequence[int]], tuple[list[int], list[float]]]:
+        """A function that feeds one token a row, and gives each row's choice and its log-probability."""
+        encoded = self.encode(sources)
+        del encoded["hidden"]
+        lengths = np.array([len(source) for source in sources])
+        sizes = {"batch": len(sources), "capacity": capacity}
+        caches = {spec.name: np.zeros(bind_axes(spec, sizes), np.float32) for spec in self._cache_specs}
+        outputs = ["next_token", "log_prob", *(updated(name) for name in caches)]
+        position = np.zeros(len(sources), np.int64)
+
+        def step(fed: Sequence[int]) -> tuple[list[int], list[float]]:
+            nonlocal caches, position
+            feeds = {"token": np.array(fed)[:, None], "position": position, "source_lengths": lengths}
+            token, log_prob, *carried = self._decoder.run(outputs, feeds | encoded | caches)
+            caches = dict(zip(caches, carried, strict=True))
+            position = position + 1
+            return token[:, 0].tolist(), log_prob.tolist()
+
+        return step
+
+
+def verify_bundle(bundle: Bundle, *, threads: int, progress: Progress | None = None) -> tuple[Check, ...]:
+    """Replay golden.json with the bundle's own tokenizer ids, alone and in batches.
+
+    `threads` is the number of cores to compute on; `progress` is told each check's name before it runs.
+    Raises VerificationError that names the first check that failed, with the text's index.
+    """
+    tell = progress or (lambda _name: None)
+    golden = bundle.golden()
+    decoder = GraphDecoder(bundle, threads)
+    sources = [text.source_ids for text in golden]
+    expected = [Decoded(text.tokens, text.log_probs) for text in golden]
+
+    tell("golden answers")
+    limits = [len(text.tokens) for text in golden]
+    alone = decode_alone(decoder, sources, limits)
+    drift = compare("golden answers", alone, expected)
+    checks = [Check("golden answers", f"{len(golden)} texts, tokens equal, log-probability within {drift:.1e}")]
+
+    tell("alone equals batched")
+    count = compare_batches(decoder, sources, limits, alone)
+    checks.append(Check("alone equals batched", f"{count} rows in batches of {', '.join(map(str, BATCHES))}"))
+    return tuple(checks)
+
+
+def decode_alone(decoder: GraphDecoder, sources: Sequence[Sequence[int]], limits: Sequence[int]) -> list[Decoded]:
+    """Each source by itself."""
+    return [decoder.decode([source], [limit])[0] for source, limit in zip(sources, limits, strict=True)]
+
+
+def compare_batches(
+    decoder: GraphDecoder,
+    sources: Sequence[Sequence[int]],
+    limits: Sequence[int],
+    alone: Sequence[Decoded],
+    batches: Sequence[int] = BATCHES,
+) -> int:
+    """Decode the sources among random batch-mates, in several batch sizes; how many rows were compared.
+
+    Raises VerificationError where a row's tokens differ from those it had alone.
+    """
+    compared = 0
+    for size in batches:
+        for rows in shuffled_batches(len(sources), size):
+            outputs = decoder.decode([sources[row] for row in rows], [limits[row] for row in rows])
+            for row, output in zip(rows, outputs, strict=True):
+                if output.tokens != alone[row].tokens:
+                    raise VerificationError(
+                        f"alone equals batched: text {row} gives other tokens in a batch of {len(rows)}, "
+                        f"from token {first_difference(output.tokens, alone[row].tokens)} on"
+                    )
+            compared += len(rows)
+    return compared
+
+
+def shuffled_batches(count: int, size: int) -> Iterator[list[int]]:
+    """The numbers below `count` in batches of `size`, in an order that is random and always the same."""
+    order = list(range(count))
+    random.Random(size).shuffle(order)
+    for start in range(0, count, size):
+        yield order[start : start + size]
+
+
+def compare(name: str, found: Sequence[Decoded], expected: Sequence[Decoded]) -> float:
+    """The largest difference of a log-probability, where all tokens are equal.
+
+    Raises VerificationError, beginning with `name`, at the first text that differs.
+    """
+    worst = 0.0
+    for index, (output, right) in enumerate(zip(found, expected, strict=True)):
+        if output.tokens != right.tokens:
+            at = first_difference(output.tokens, right.tokens)
+            raise VerificationError(f"{name}: text {index} gives other tokens than the reference, from token {at} on")
+        differences = [abs(a - b) for a, b in zip(output.log_probs, right.log_probs, strict=True)]
+        worst = max([worst, *differences])
+    if not worst <= LOG_PROB_TOLERANCE:
+        raise VerificationError(f"{name}: a log-probability differs by {worst:.1e}, more than {LOG_PROB_TOLERANCE:.0e}")
+    return worst
+
+
+def first_difference(left: Sequence[int], right: Sequence[int]) -> int:
+    """The first index at which two outputs differ; the shorter's length where it begins the longer."""
+    pairs = zip(left, right, strict=False)
+    return next((index for index, (a, b) in enumerate(pairs) if a != b), min(len(left), len(right)))
+
+
+def pad(sources: Sequence[Sequence[int]], pad_id: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Sources -> ids [batch, longest], padded on the right, and their lengths [batch]."""
+    lengths = np.array([len(source) for source in sources], np.int64)
+    ids = np.full((len(sources), int(lengths.max())), pad_id, np.int64)
+    for row, source in enumerate(sources):
+        ids[row, : len(source)] = source
+    return ids, lengths
+
+
