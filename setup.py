@@ -1,4 +1,7 @@
-"""Maps the top-level folders to one namespace, `dragoman`, and generates the gRPC code."""
+"""Maps the top-level folders to one namespace, `dragoman`, and generates the gRPC code.
+
+All other metadata is in pyproject.toml.
+"""
 
 from pathlib import Path
 

@@ -1,0 +1,57 @@
+# Everything is made inside the repository, in $(VENV), build and dist.
+
+PYTHON ?= python3
+VENV ?= .venv
+# One more package index to find torch on, such as one with builds for the CPU; empty: pip's own index, a CUDA build.
+TORCH_INDEX ?=
+
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+CHECKPOINT := model/pretrained/en-fr
+BUNDLE := build/bundle/en-fr
+MANIFEST := $(BUNDLE)/manifest.json
+
+.PHONY: help install serve test check lint types wheel wheel-test clean
+
+help: ## List these targets.
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 12
+
+install: $(INSTALLED) ## Install everything into .venv, from the source tree, and generate the gRPC code.
+
+$(INSTALLED): pyproject.toml setup.py $(wildcard protos/dragoman/v1/*.proto)
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install $(TORCH_INDEX:%=--extra-index-url %) --editable '.[cpu,export,train,dev]'
+	touch $@
+
+$(MANIFEST): $(wildcard $(CHECKPOINT)/* export/*.py) | $(INSTALLED)
+	$(BIN)/dragoman export --force $(CHECKPOINT) $(BUNDLE)
+
+serve: $(INSTALLED) $(MANIFEST) ## Serve the shipped model on 127.0.0.1:50051, with metrics on port 9464.
+	@echo 'Once it is ready, try: $(BIN)/dragoman translate --to fr "The cat sat on the mat."'
+	$(BIN)/dragoman serve $(BUNDLE)
+
+test: $(INSTALLED) $(MANIFEST) ## Run all tests.
+	$(BIN)/pytest
+
+check: lint types ## Run the linters and the type checker.
+
+lint: $(INSTALLED) ## Check style, and the imports that the architecture allows.
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/lint-imports
+
+types: $(INSTALLED) ## Check types.
+	mkdir -p build/types/dragoman
+	ln -sfn ../../../model ../../../export ../../../service ../../../protos/dragoman/v1 build/types/dragoman
+	$(BIN)/mypy
+
+wheel: $(INSTALLED) ## Build the source archive, and out of it the wheel, into dist.
+	rm -rf dist
+	$(BIN)/python -m build
+
+wheel-test: wheel $(MANIFEST) ## Install the wheel alone, without torch, and translate through it.
+	PYTHON=$(PYTHON) .ci/wheel-test dist/*.whl $(BUNDLE)
+
+clean: ## Remove everything that the other targets made.
+	rm -rf $(VENV) build dist *.egg-info protos/dragoman/v1/*_pb2*.py* .*_cache .hypothesis
+	find . -name __pycache__ -prune -exec rm -r {} +
