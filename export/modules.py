@@ -114,9 +114,9 @@ class DecoderGraph(nn.Module):
         carried: list[Tensor] = []
         for index, module in enumerate(self.model.decoder):
             layer = cast(DecoderLayer, module)
-            pair = slice(2 * index, 2 * index + 2)
-            cached = CachedAttention(layer.self_attention, *caches[pair], position)
-            x = layer(x, cached, partial(attend_cross, layer.cross_attention, *cross[pair], source_lengths))
+            cached = CachedAttention(layer.self_attention, caches[2 * index], caches[2 * index + 1], position)
+            key, value = cross[2 * index], cross[2 * index + 1]
+            x = layer(x, cached, partial(attend_cross, layer.cross_attention, key, value, source_lengths))
             carried += cached.caches
         logits = self.model.projection(self.model.decoder_norm(x)[:, 0]) + self.suppressed
         next_token = logits.argmax(dim=-1, keepdim=True)

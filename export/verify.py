@@ -5,16 +5,25 @@ that each can be held against the other.
 """
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from dragoman.export.bundle import Bundle
-from dragoman.export.graphs import DECODER_FILE, ENCODER_FILE, bind_axes, decoder_spec, encoder_spec, updated
-from dragoman.model.config import DecodingRules
+from dragoman.export.bundle import GOLDEN_FILE, TOKENIZER_FOLDER, Bundle
+from dragoman.export.graphs import (
+    DECODER_FILE,
+    ENCODER_FILE,
+    GraphSpec,
+    bind_axes,
+    decoder_spec,
+    encoder_spec,
+    updated,
+)
+from dragoman.model.tokenizer import SentencePieceTokenizer
 
 Progress = Callable[[str], None]
 
@@ -49,10 +58,13 @@ class Decoded:
     log_probs: tuple[float, ...]
 
 
-class GraphDecoder:
-    """Greedy decoding over a bundle's graphs, on the CPU."""
+Arrays = dict[str, NDArray[Any]]
 
-    def __init__(self, bundle: Bundle, threads: int) -> None:
+
+class GraphDecoder:
+    """Greedy decoding over a bundle's graphs, on the CPU. Checks the shape of whatever they give."""
+
+    def __init__(self, bundle: Bundle, threads: int, *, logits: bool = False) -> None:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.log_severity_level = ERRORS_ONLY
@@ -61,68 +73,79 @@ class GraphDecoder:
             for name in (ENCODER_FILE, DECODER_FILE)
         )
         self._rules = bundle.manifest.decoding
-        size = bundle.manifest.dimensions
-        self._encoder_outputs = [spec.name for spec in encoder_spec(size).outputs]
-        self._cache_specs = [spec for spec in decoder_spec(size, logits=False).inputs if "capacity" in spec.axes]
+        self._encoder_spec = encoder_spec(bundle.manifest.dimensions)
+        self._decoder_spec = decoder_spec(bundle.manifest.dimensions, logits)
 
-    def encode(self, sources: Sequence[Sequence[int]]) -> dict[str, NDArray[np.float32]]:
+    def encode(self, sources: Sequence[Sequence[int]]) -> Arrays:
         """The encoder's outputs by name, for sources padded to one width."""
         ids, lengths = pad(sources, self._rules.pad_id)
-        outputs = self._encoder.run(self._encoder_outputs, {"input_ids": ids, "source_lengths": lengths})
-        return dict(zip(self._encoder_outputs, outputs, strict=True))
+        sizes = {"batch": ids.shape[0], "source": ids.shape[1]}
+        return _run(self._encoder, self._encoder_spec, {"input_ids": ids, "source_lengths": lengths}, sizes)
 
     def decode(self, sources: Sequence[Sequence[int]], limits: Sequence[int]) -> list[Decoded]:
         """Translate `sources` in one batch; output `i` holds at most `limits[i]` tokens."""
         tokens: list[list[int]] = [[] for _ in sources]
         log_probs: list[list[float]] = [[] for _ in sources]
-        open_rows = set(range(len(sources)))
+        unfinished = set(range(len(sources)))
+        step = self.begin(sources, max(limits))
         fed = [self._rules.start_id] * len(sources)
-        steps = self._steps(sources, max(limits))
-        while open_rows:
-            next_tokens, next_log_probs = steps(fed)
-            for row in sorted(open_rows):
-                tokens[row].append(next_tokens[row])
-                log_probs[row].append(next_log_probs[row])
-                if next_tokens[row] in self._rules.end_ids or len(tokens[row]) == limits[row]:
-                    open_rows.remove(row)
-            fed = next_tokens
+        while unfinished:
+            found = step(fed)
+            fed = found["next_token"][:, 0].tolist()
+            for row in sorted(unfinished):
+                tokens[row].append(fed[row])
+                log_probs[row].append(float(found["log_prob"][row]))
+                if fed[row] in self._rules.end_ids or len(tokens[row]) == limits[row]:
+                    unfinished.remove(row)
         return [Decoded(tuple(t), tuple(p)) for t, p in zip(tokens, log_probs, strict=True)]
 
-    def force(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[Decoded]:
-        """What each step chooses where the row's output so far is `targets[row]`, whatever was chosen before."""
-        longest = max(len(target) for target in targets)
-        fed = [[self._rules.start_id, *target, *[self._rules.pad_id] * longest] for target in targets]
-        steps = self._steps(sources, longest)
-        chosen = [steps([row[index] for row in fed]) for index in range(longest)]
-        return [
-            Decoded(
-                tuple(tokens[row] for tokens, _ in chosen[: len(target)]),
-                tuple(log_probs[row] for _, log_probs in chosen[: len(target)]),
-            )
-            for row, target in enumerate(targets)
-        ]
+    def force(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[Arrays]:
+        """What each step finds where a row's output so far is that of `targets`, whatever was chosen before.
 
-    def _steps(
-        self, sources: Sequence[Sequence[int]], capacity: int
-    ) -> Callable[[Sequence[int]], tuple[list[int], list[float]]]:
-        """A function that feeds one token a row, and gives each row's choice and its log-probability."""
-        encoded = self.encode(sources)
-        del encoded["hidden"]
+        One entry a step, up to the longest target's last token.
+        """
+        fed, _ = pad([[self._rules.start_id, *target[:-1]] for target in targets], self._rules.pad_id)
+        step = self.begin(sources, fed.shape[1])
+        return [step(column) for column in fed.T]
+
+    def begin(self, sources: Sequence[Sequence[int]], capacity: int) -> Callable[[Sequence[int]], Arrays]:
+        """Encode, and give a function that feeds one token a row to the next step, at most `capacity` times."""
+        cross = self.encode(sources)
+        del cross["hidden"]
         lengths = np.array([len(source) for source in sources])
-        sizes = {"batch": len(sources), "capacity": capacity}
-        caches = {spec.name: np.zeros(bind_axes(spec, sizes), np.float32) for spec in self._cache_specs}
-        outputs = ["next_token", "log_prob", *(updated(name) for name in caches)]
-        position = np.zeros(len(sources), np.int64)
+        sizes = {"batch": len(sources), "source": int(lengths.max()), "capacity": capacity}
+        caches = {
+            spec.name: np.zeros(bind_axes(spec, sizes), np.float32)
+            for spec in self._decoder_spec.inputs
+            if "capacity" in spec.axes
+        }
+        position = 0
 
-        def step(fed: Sequence[int]) -> tuple[list[int], list[float]]:
+        def step(tokens: Sequence[int]) -> Arrays:
             nonlocal caches, position
-            feeds = {"token": np.array(fed)[:, None], "position": position, "source_lengths": lengths}
-            token, log_prob, *carried = self._decoder.run(outputs, feeds | encoded | caches)
-            caches = dict(zip(caches, carried, strict=True))
-            position = position + 1
-            return token[:, 0].tolist(), log_prob.tolist()
+            feeds = {
+                "token": np.array(tokens)[:, None],
+                "position": np.full(len(sources), position),
+                "source_lengths": lengths,
+            }
+            found = _run(self._decoder, self._decoder_spec, feeds | cross | caches, sizes)
+            caches = {name: found.pop(updated(name)) for name in caches}
+            position += 1
+            return found
 
         return step
+
+
+def _run(
+    session: onnxruntime.InferenceSession, graph: GraphSpec, feeds: Arrays, sizes: Mapping[str, int]
+) -> Arrays:
+    names = [spec.name for spec in graph.outputs]
+    found = dict(zip(names, session.run(names, feeds), strict=True))
+    for spec in graph.outputs:
+        shape, right = found[spec.name].shape, bind_axes(spec, sizes)
+        if shape != right:
+            raise VerificationError(f"shapes: {spec.name} is {list(shape)}, should be {list(right)} with {dict(sizes)}")
+    return found
 
 
 def verify_bundle(bundle: Bundle, *, threads: int, progress: Progress | None = None) -> tuple[Check, ...]:
@@ -137,11 +160,18 @@ def verify_bundle(bundle: Bundle, *, threads: int, progress: Progress | None = N
     sources = [text.source_ids for text in golden]
     expected = [Decoded(text.tokens, text.log_probs) for text in golden]
 
+    tell("tokenizer")
+    tokenizer = SentencePieceTokenizer(bundle.path(TOKENIZER_FOLDER))
+    for index, text in enumerate(golden):
+        if tuple(tokenizer.encode(text.text)) != text.source_ids:
+            raise VerificationError(f"tokenizer: text {index} of {GOLDEN_FILE} gives other ids than at export")
+    checks = [Check("tokenizer", f"{len(golden)} texts give the ids they gave at export")]
+
     tell("golden answers")
     limits = [len(text.tokens) for text in golden]
     alone = decode_alone(decoder, sources, limits)
     drift = compare("golden answers", alone, expected)
-    checks = [Check("golden answers", f"{len(golden)} texts, tokens equal, log-probability within {drift:.1e}")]
+    checks.append(Check("golden answers", f"{len(golden)} texts, tokens equal, log-probability within {drift:.1e}"))
 
     tell("alone equals batched")
     count = compare_batches(decoder, sources, limits, alone)
@@ -192,13 +222,13 @@ def compare(name: str, found: Sequence[Decoded], expected: Sequence[Decoded]) ->
 
     Raises VerificationError, beginning with `name`, at the first text that differs.
     """
-    worst = 0.0
+    differences: list[float] = []
     for index, (output, right) in enumerate(zip(found, expected, strict=True)):
         if output.tokens != right.tokens:
             at = first_difference(output.tokens, right.tokens)
             raise VerificationError(f"{name}: text {index} gives other tokens than the reference, from token {at} on")
-        differences = [abs(a - b) for a, b in zip(output.log_probs, right.log_probs, strict=True)]
-        worst = max([worst, *differences])
+        differences += np.abs(np.subtract(output.log_probs, right.log_probs)).tolist()
+    worst = float(np.max(differences))
     if not worst <= LOG_PROB_TOLERANCE:
         raise VerificationError(f"{name}: a log-probability differs by {worst:.1e}, more than {LOG_PROB_TOLERANCE:.0e}")
     return worst

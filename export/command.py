@@ -1,0 +1,62 @@
+"""`dragoman export`."""
+
+from pathlib import Path
+
+import click
+from tqdm import tqdm
+
+from dragoman.export.exporter import allowed_cores, export_checkpoint
+from dragoman.export.verify import VerificationError
+
+FOLDER = click.Path(file_okay=False, path_type=Path)
+STAGES = 10
+
+
+@click.command()
+@click.argument("checkpoint", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("bundle", type=FOLDER)
+@click.option("--force", is_flag=True, help="Replace BUNDLE if it exists.")
+@click.option(
+    "--texts",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="What to prove the export on: UTF-8, one source text a line (of a TSV, its first column).  "
+    "[default: made-up texts that use the whole vocabulary]",
+)
+@click.option("--threads", type=click.IntRange(1), help="Cores to use.  [default: all that are allowed]")
+def export(checkpoint: Path, bundle: Path, force: bool, texts: Path | None, threads: int | None) -> None:
+    """Export CHECKPOINT to ONNX, prove the result equal to it, and write it to BUNDLE.
+
+    A failed check leaves no bundle behind, and one that was there as it was.
+    """
+    with tqdm(total=STAGES, disable=None, bar_format="{n_fmt}/{total_fmt} |{bar}| {elapsed} {desc}") as bar:
+
+        def show(stage: str) -> None:
+            bar.update()
+            bar.set_description_str(stage)
+            if bar.disable:
+                click.echo(f"  {stage} ...", err=True)
+
+        try:
+            made, proof = export_checkpoint(
+                checkpoint,
+                bundle,
+                texts=_read_texts(texts) if texts else None,
+                force=force,
+                threads=threads or allowed_cores(),
+                progress=show,
+            )
+        except (VerificationError, ValueError, OSError) as error:
+            raise click.ClickException(str(error)) from error
+    width = max(len(check.name) for check in proof.checks)
+    for check in proof.checks:
+        click.echo(f"  {check.name:<{width}}  {check.detail}")
+    size = made.report()["size"]
+    ratio = f"{size['bundle_bytes'] / 1e6:.1f} MB, {size['ratio']:.3f} times the float32 weights"
+    click.echo(f"wrote {bundle}: {made.manifest.name} {made.manifest.version}, {ratio}")
+
+
+def _read_texts(path: Path) -> list[str]:
+    texts = [line.split("\t")[0] for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
+    if not texts:
+        raise click.UsageError(f"--texts {path}: holds no text")
+    return texts

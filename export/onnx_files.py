@@ -1,0 +1,179 @@
+"""From a model to encoder.onnx, decoder.onnx and weights.bin."""
+
+import hashlib
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from logging import ERROR, getLogger
+from pathlib import Path
+from typing import TypeVar
+
+import onnx
+import torch
+from onnx.external_data_helper import set_external_data, uses_external_data
+from torch import Tensor, nn
+from torch.export import Dim
+
+from dragoman.export.bundle import WEIGHTS_FILE
+from dragoman.export.graphs import (
+    DECODER_FILE,
+    ENCODER_FILE,
+    OPSET,
+    Dimensions,
+    GraphSpec,
+    TensorSpec,
+    bind_axes,
+    decoder_spec,
+    encoder_spec,
+)
+from dragoman.export.modules import DecoderGraph, EncoderGraph
+from dragoman.model.config import DecodingRules, TransformerConfig
+from dragoman.model.transformer import Transformer
+
+T = TypeVar("T")
+
+TRACE_SIZES = {"batch": 2, "source": 7, "capacity": 5}
+"""All above 1 and unequal: a size of 1, or two equal ones, could be mistaken for a constant of the model."""
+
+INLINE_BYTES = 1024
+"""Smaller tensors, such as the constants of a reshape, stay within the graph."""
+
+PAGE = 4096
+"""Tensors that fill a page begin on one, so that a runtime can map them instead of reading them."""
+
+
+def dimensions_of(config: TransformerConfig) -> Dimensions:
+    """The fixed axes of a model's graphs."""
+    return Dimensions(
+        encoder_layers=config.encoder_layers,
+        decoder_layers=config.decoder_layers,
+        heads=config.heads,
+        head_width=config.head_width,
+        d_model=config.d_model,
+        target_vocabulary=config.target_vocabulary,
+    )
+
+
+def write_graphs(
+    folder: Path,
+    model: Transformer,
+    rules: DecodingRules,
+    *,
+    logits: bool = False,
+    trace_sizes: Mapping[str, int] = TRACE_SIZES,
+) -> None:
+    """Export the model into `folder`: both graphs, and one file of weights that they share.
+
+    With `logits` the decoder gives them out as well, beside its choice.
+    """
+    size = dimensions_of(model.config)
+    weights = WeightsFile(folder / WEIGHTS_FILE)
+    encoder, decoder = encoder_spec(size), decoder_spec(size, logits)
+    caches = 2 * size.decoder_layers
+    parts = (1, 1, 1, caches, caches)
+    for name, module, spec, groups in (
+        (ENCODER_FILE, EncoderGraph(model), encoder, (1, 1)),
+        (DECODER_FILE, DecoderGraph(model, rules, logits), decoder, parts),
+    ):
+        graph = _trace(module.eval(), spec, groups, trace_sizes)
+        _strip(graph)
+        weights.move_out(graph.graph.initializer)
+        onnx.save_model(graph, folder / name)
+    weights.write()
+    for name in (ENCODER_FILE, DECODER_FILE):
+        onnx.checker.check_model(folder / name)
+
+
+def _trace(
+    module: nn.Module, spec: GraphSpec, groups: tuple[int, ...], sizes: Mapping[str, int]
+) -> onnx.ModelProto:
+    """Export one module; `groups` says how many of the inputs each argument takes, a list where it is several."""
+    axes = {name: Dim(name) for tensor in spec.inputs for name in tensor.axes if isinstance(name, str)}
+    examples = [_example(tensor, sizes) for tensor in spec.inputs]
+    shapes = [{i: axes[name] for i, name in enumerate(t.axes) if isinstance(name, str)} for t in spec.inputs]
+    with _quiet():
+        program = torch.onnx.export(
+            module,
+            tuple(_grouped(examples, groups)),
+            dynamo=True,
+            opset_version=OPSET,
+            input_names=[tensor.name for tensor in spec.inputs],
+            output_names=[tensor.name for tensor in spec.outputs],
+            dynamic_shapes=tuple(_grouped(shapes, groups)),
+            verbose=False,
+        )
+    if program is None:
+        raise RuntimeError("torch.onnx.export gave no program")
+    return program.model_proto
+
+
+def _example(tensor: TensorSpec, sizes: Mapping[str, int]) -> Tensor:
+    shape = bind_axes(tensor, sizes)
+    return torch.zeros(shape) if tensor.dtype == "float32" else torch.ones(shape, dtype=torch.int64)
+
+
+def _grouped(values: Iterable[T], groups: Iterable[int]) -> Iterator[T | list[T]]:
+    rest = iter(values)
+    for count in groups:
+        yield next(rest) if count == 1 else [next(rest) for _ in range(count)]
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Hold back the exporter's remarks on its own workings; errors still come through."""
+    log = getLogger("torch.onnx")
+    level = log.level
+    log.setLevel(ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(level)
+
+
+def _strip(graph: onnx.ModelProto) -> None:
+    """Remove what only the exporter's authors can use: traces of Python code with its paths, inner shapes."""
+    inner = graph.graph
+    for holder in (graph, inner, *inner.node, *inner.input, *inner.output, *inner.initializer):
+        holder.ClearField("metadata_props")
+        holder.ClearField("doc_string")
+    del inner.value_info[:]
+    del graph.functions[:]
+
+
+@dataclass
+class WeightsFile:
+    """External data of several graphs, in which each tensor is stored once, whatever it is called where."""
+
+    path: Path
+    _blocks: list[bytes] = field(default_factory=list)
+    _offsets: dict[str, int] = field(default_factory=dict)
+    _size: int = 0
+
+    def move_out(self, tensors: Iterable[onnx.TensorProto]) -> None:
+        """Replace the data of each large tensor by its place in the file."""
+        for tensor in tensors:
+            data = onnx.numpy_helper.to_array(tensor).tobytes() if not uses_external_data(tensor) else b""
+            if len(data) < INLINE_BYTES:
+                continue
+            offset = self._place(data)
+            tensor.raw_data = data
+            set_external_data(tensor, self.path.name, offset=offset, length=len(data))
+            tensor.ClearField("raw_data")
+
+    def _place(self, data: bytes) -> int:
+        digest = hashlib.sha256(data).hexdigest()
+        if digest not in self._offsets:
+            alignment = PAGE if len(data) >= PAGE else 64
+            padding = -self._size % alignment
+            self._offsets[digest] = self._size + padding
+            self._blocks += [bytes(padding), data]
+            self._size += padding + len(data)
+        return self._offsets[digest]
+
+    def write(self) -> None:
+        """Write the file."""
+        with self.path.open("wb") as file:
+            file.writelines(self._blocks)

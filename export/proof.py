@@ -1,0 +1,244 @@
+"""Proof of an export against the PyTorch model it came from. Each check has its own error; the order is fixed.
+
+names and axes → shapes → encoder states and logits at sizes never traced → cached equals uncached, step by step →
+greedy tokens equal the reference decoder's → alone equals batched.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from numpy.typing import NDArray
+
+from dragoman.export.bundle import Bundle
+from dragoman.export.graphs import (
+    DECODER_FILE,
+    ENCODER_FILE,
+    GraphSpec,
+    decoder_spec,
+    encoder_spec,
+    shape_faults,
+)
+from dragoman.export.onnx_files import write_graphs
+from dragoman.export.verify import (
+    BATCHES,
+    Check,
+    Decoded,
+    GraphDecoder,
+    Progress,
+    VerificationError,
+    compare_batches,
+    decode_alone,
+    first_difference,
+    shuffled_batches,
+)
+from dragoman.model.checkpoint import Checkpoint
+from dragoman.model.greedy import Output, greedy, pad
+
+MARGIN = 1e-3
+"""Where the two largest logits lie closer than this, float noise may decide between them: nothing is proven there."""
+
+WHOLE = 0.95
+"""The least part of the texts that must be free of such steps."""
+
+TOLERANCE = 1e-3
+"""By how much a state or a logit may differ from PyTorch's, relative to 1 or to the value itself."""
+
+SIZES = ((1, 1, 1), (1, 19, 2), (3, 2, 11), (8, 5, 3), (2, 64, 40))
+"""Batch, source and target at which graphs are held against PyTorch; none was traced."""
+
+REFERENCE_ROWS = 64
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Texts that a checkpoint is proven on, and the reference decoder's answers."""
+
+    texts: tuple[str, ...]
+    sources: tuple[tuple[int, ...], ...]
+    outputs: tuple[Output, ...]
+
+
+@dataclass(frozen=True)
+class Proof:
+    """All checks of an export, with the figures that go to report.json."""
+
+    checks: tuple[Check, ...]
+    figures: dict[str, Any]
+
+
+def translate_sample(checkpoint: Checkpoint, texts: Sequence[str]) -> Sample:
+    """The reference decoder's answers; texts beyond the model's limit are left out."""
+    rules = checkpoint.config.decoding
+    encoded = [(text, checkpoint.tokenizer.encode(text)) for text in texts]
+    kept = [(text, ids) for text, ids in encoded if 1 < len(ids) <= rules.max_source_tokens]
+    order = sorted(range(len(kept)), key=lambda index: len(kept[index][1]))
+    outputs: dict[int, Output] = {}
+    for start in range(0, len(order), REFERENCE_ROWS):
+        rows = order[start : start + REFERENCE_ROWS]
+        answers = greedy(checkpoint.model, rules, [kept[row][1] for row in rows])
+        outputs.update(zip(rows, answers, strict=True))
+    return Sample(
+        tuple(text for text, _ in kept),
+        tuple(tuple(ids) for _, ids in kept),
+        tuple(outputs[index] for index in range(len(kept))),
+    )
+
+
+def prove(
+    checkpoint: Checkpoint, bundle: Bundle, sample: Sample, scratch: Path, *, threads: int, progress: Progress
+) -> Proof:
+    """Hold the bundle's graphs against the checkpoint.
+
+    `scratch` is an empty folder for graphs that are needed on the way. Raises VerificationError that names the first
+    check which failed and by how much.
+    """
+    checks: list[Check] = []
+    figures: dict[str, Any] = {}
+
+    progress("names and axes")
+    checks.append(check_names_and_axes(bundle))
+
+    progress("shapes, states and logits")
+    write_graphs(scratch, checkpoint.model, checkpoint.config.decoding, logits=True)
+    with_logits = GraphDecoder(Bundle(scratch, bundle.manifest), threads, logits=True)
+    shapes, values, figures["largest_difference"] = check_values(checkpoint, with_logits)
+    checks += [shapes, values]
+
+    decoder = GraphDecoder(bundle, threads)
+    limits = [checkpoint.config.decoding.output_limit(len(source)) for source in sample.sources]
+    progress("cached equals uncached")
+    cached, figures["cached_equals_uncached"] = check_cached(decoder, sample)
+    checks.append(cached)
+
+    progress("greedy tokens")
+    alone = decode_alone(decoder, sample.sources, limits)
+    tokens, figures["greedy_tokens"] = check_tokens(alone, sample)
+    checks.append(tokens)
+
+    progress("alone equals batched")
+    rows = compare_batches(decoder, sample.sources, limits, alone)
+    sizes = ", ".join(map(str, BATCHES))
+    checks.append(Check("alone equals batched", f"{rows} rows in batches of {sizes}, all tokens equal"))
+    figures["alone_equals_batched"] = {"texts": len(alone), "rows": rows, "batches": list(BATCHES), "equal": rows}
+    return Proof(tuple(checks), figures)
+
+
+def check_names_and_axes(bundle: Bundle) -> Check:
+    """Names, types and axes of both files are those of `export.graphs`, in its order."""
+    size = bundle.manifest.dimensions
+    faults: list[str] = []
+    for name, spec in ((ENCODER_FILE, encoder_spec(size)), (DECODER_FILE, decoder_spec(size, logits=False))):
+        graph = onnx.load(bundle.path(name), load_external_data=False).graph
+        faults += [f"{name}: {fault}" for fault in _graph_faults(graph, spec)]
+    if faults:
+        raise VerificationError(f"names and axes: {'; '.join(faults)}")
+    return Check("names and axes", "as the table of graphs has them")
+
+
+def _graph_faults(graph: onnx.GraphProto, spec: GraphSpec) -> list[str]:
+    faults: list[str] = []
+    for kind, found, wanted in (("inputs", graph.input, spec.inputs), ("outputs", graph.output, spec.outputs)):
+        names, right = [value.name for value in found], [tensor.name for tensor in wanted]
+        if names != right:
+            faults.append(f"{kind} are {names}, should be {right}")
+            continue
+        for value, tensor in zip(found, wanted, strict=True):
+            kind_of = value.type.tensor_type
+            dtype = onnx.helper.tensor_dtype_to_np_dtype(kind_of.elem_type).name
+            axes = tuple(axis.dim_param or axis.dim_value for axis in kind_of.shape.dim)
+            faults += shape_faults(tensor, dtype, axes)
+    return faults
+
+
+def check_values(checkpoint: Checkpoint, decoder: GraphDecoder) -> tuple[Check, Check, float]:
+    """Encoder states and logits at several sizes, every row of another length; and the largest difference."""
+    worst = 0.0
+    limit = checkpoint.config.architecture.max_positions
+    for batch, source, target in SIZES:
+        worst = max(worst, _difference(checkpoint, decoder, batch, min(source, limit), min(target, limit)))
+    sizes = ", ".join("×".join(map(str, size)) for size in SIZES)
+    return (
+        Check("shapes", f"batch × source × target of {sizes}"),
+        Check("states and logits", f"within {worst:.1e} of PyTorch's at the same sizes"),
+        worst,
+    )
+
+
+def _difference(checkpoint: Checkpoint, decoder: GraphDecoder, batch: int, source: int, target: int) -> float:
+    config, rules, model = checkpoint.config.architecture, checkpoint.config.decoding, checkpoint.model
+    rng = np.random.default_rng(batch)
+    sources = [rng.integers(0, config.source_vocabulary, max(1, source - row)).tolist() for row in range(batch)]
+    targets = [rng.integers(0, config.target_vocabulary, target).tolist() for _ in range(batch)]
+    states = decoder.encode(sources)["hidden"]
+    logits = np.stack([step["logits"] for step in decoder.force(sources, targets)], axis=1)  # [B, T, V]
+    with torch.no_grad():
+        ids, lengths = pad(sources, rules.pad_id)
+        right_states = model.encode(ids, lengths)
+        fed = torch.tensor([[rules.start_id, *row[:-1]] for row in targets])
+        right_logits = model.projection(model.decode(fed, right_states, lengths))
+    real = (torch.arange(ids.shape[1]) < lengths[:, None]).numpy()
+    chosen = np.setdiff1d(np.arange(config.target_vocabulary), rules.suppressed_ids)
+    where = f"at batch {batch}, source {source}, target {target}"
+    return max(
+        _largest(f"encoder states {where}", states[real], right_states.numpy()[real]),
+        _largest(f"logits {where}", logits[:, :, chosen], right_logits.numpy()[:, :, chosen]),
+    )
+
+
+def _largest(name: str, found: NDArray[Any], right: NDArray[Any]) -> float:
+    worst = float(np.max(np.abs(found - right) / np.maximum(1.0, np.abs(right))))
+    if not worst <= TOLERANCE:
+        raise VerificationError(f"states and logits: {name} differ by {worst:.1e}, more than {TOLERANCE:.0e}")
+    return worst
+
+
+def check_cached(decoder: GraphDecoder, sample: Sample) -> tuple[Check, dict[str, Any]]:
+    """Fed with the reference's own prefix, each cached step chooses what the uncached reference chose."""
+    steps = 0
+    differences: list[float] = []
+    for rows in shuffled_batches(len(sample.sources), REFERENCE_ROWS):
+        targets = [sample.outputs[row].tokens for row in rows]
+        found = decoder.force([sample.sources[row] for row in rows], targets)
+        for index, row in enumerate(rows):
+            right = sample.outputs[row]
+            for step, margin in enumerate(right.margins):
+                if margin < MARGIN:
+                    continue
+                token = int(found[step]["next_token"][index, 0])
+                if token != right.tokens[step]:
+                    raise VerificationError(
+                        f"cached equals uncached: text {row}, step {step} chooses {token}, "
+                        f"the reference {right.tokens[step]} by a margin of {margin:.1e}"
+                    )
+                steps += 1
+                differences.append(abs(float(found[step]["log_prob"][index]) - right.log_probs[step]))
+    worst = float(np.max(differences))
+    if not worst <= TOLERANCE:
+        raise VerificationError(f"cached equals uncached: a log-probability differs by {worst:.1e}")
+    figures = {"texts": len(sample.sources), "steps": steps, "equal": steps, "log_prob_difference": worst}
+    return Check("cached equals uncached", f"{steps} steps, log-probability within {worst:.1e}"), figures
+
+
+def check_tokens(found: Sequence[Decoded], sample: Sample) -> tuple[Check, dict[str, Any]]:
+    """Greedy tokens equal the reference's, each text up to its first step whose margin is too small to tell."""
+    whole = 0
+    for index, (output, right) in enumerate(zip(found, sample.outputs, strict=True)):
+        sure = next((step for step, margin in enumerate(right.margins) if margin < MARGIN), len(right.tokens))
+        whole += sure == len(right.tokens)
+        compared = output.tokens if sure == len(right.tokens) else output.tokens[:sure]
+        if compared != right.tokens[:sure]:
+            at = first_difference(compared, right.tokens[:sure])
+            raise VerificationError(f"greedy tokens: text {index} differs from the reference at token {at}")
+    count = len(sample.outputs)
+    if whole < WHOLE * count:
+        raise VerificationError(
+            f"greedy tokens: only {whole} of {count} texts could be compared whole, {WHOLE:.0%} are needed; "
+            f"the others hold a step whose two best logits lie within {MARGIN:.0e}"
+        )
+    figures = {"texts": count, "equal": count, "compared_whole": whole, "whole_part": whole / count}
+    return Check("greedy tokens", f"{count} texts equal the reference's, {whole / count:.1%} compared whole"), figures
