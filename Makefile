@@ -9,6 +9,8 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 CHECKPOINT := model/pretrained/en-fr
 BUNDLE := build/bundle/en-fr
+# The sentences that the export is proven on.
+TEXTS := benchmarks/data/tatoeba-en-fr.tsv
 MANIFEST := $(BUNDLE)/manifest.json
 
 .PHONY: help install serve test check lint types wheel wheel-test clean
@@ -24,7 +26,7 @@ $(INSTALLED): pyproject.toml setup.py $(wildcard protos/dragoman/v1/*.proto)
 	touch $@
 
 $(MANIFEST): $(wildcard $(CHECKPOINT)/* export/*.py) | $(INSTALLED)
-	$(BIN)/dragoman export --force $(CHECKPOINT) $(BUNDLE)
+	$(BIN)/dragoman export --force --texts $(TEXTS) $(CHECKPOINT) $(BUNDLE)
 
 serve: $(INSTALLED) $(MANIFEST) ## Serve the shipped model on 127.0.0.1:50051, with metrics on port 9464.
 	@echo 'Once it is ready, try: $(BIN)/dragoman translate --to fr "The cat sat on the mat."'
