@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
+from pydantic_core import ErrorDetails
 
 NormOrder = Literal["pre", "post"]
 Activation = Literal["relu", "gelu"]
@@ -128,17 +129,19 @@ class DecodingRules:
     max_output_tokens: Count = 512
     """The longest output, the end token counted."""
 
-    output_factor: float = 3.0
+    output_factor: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 3.0
     """An output holds at most output_factor × source tokens + output_margin tokens."""
 
-    output_margin: int = 16
+    output_margin: Count = 16
     """See output_factor; lets a very short source still have a long translation."""
 
     def output_limit(self, source_tokens: int, asked: int | None = None) -> int:
         """The most tokens that a source of `source_tokens` may yield, the end token counted.
 
-        `asked` is the caller's own limit; above the checkpoint's it has no effect.
+        `asked` is the caller's own limit; above the checkpoint's it has no effect, below 1 it is a ValueError.
         """
+        if asked is not None and asked < 1:
+            raise ValueError(f"asked must be at least 1 token, is {asked}")
         by_source = int(self.output_factor * source_tokens) + self.output_margin
         limit = min(self.max_output_tokens, by_source)
         return limit if asked is None else min(limit, asked)
@@ -148,21 +151,38 @@ class DecodingRules:
 class CheckpointConfig:
     """A native checkpoint's config.json: all that is known of a model beside weights and tokenizer."""
 
-    name: str
+    name: Annotated[str, Field(min_length=1)]
     """What clients call the model."""
 
     family: str
     """The kind of checkpoint it came from; "transformer" for the project's own."""
 
-    source_languages: tuple[str, ...]
+    source_languages: Annotated[tuple[str, ...], Field(min_length=1)]
     """BCP-47 codes of the languages it reads."""
 
-    target_languages: tuple[str, ...]
+    target_languages: Annotated[tuple[str, ...], Field(min_length=1)]
     """BCP-47 codes of the languages it writes."""
 
     architecture: TransformerConfig
     decoding: DecodingRules
 
+    def __post_init__(self) -> None:
+        """Check that decoding stays within the embedding and position tables."""
+        rules, size = self.decoding, self.architecture
+        for name, ids, rows in (
+            ("start_id", (rules.start_id,), size.target_vocabulary),
+            ("end_ids", rules.end_ids, size.target_vocabulary),
+            ("suppressed_ids", rules.suppressed_ids, size.target_vocabulary),
+            ("pad_id", (rules.pad_id,), min(size.source_vocabulary, size.target_vocabulary)),
+        ):
+            if max(ids, default=0) >= rows:
+                raise ValueError(f"decoding.{name} must be below the vocabulary's {rows}, is {max(ids)}")
+        for name, tokens in (
+            ("max_source_tokens", rules.max_source_tokens),
+            ("max_output_tokens", rules.max_output_tokens),
+        ):
+            if tokens > size.max_positions:
+                raise ValueError(f"decoding.{name} must be at most max_positions, {size.max_positions}, is {tokens}")
 
     def save(self, path: Path) -> None:
         """Write the configuration as JSON to `path`."""
@@ -182,8 +202,15 @@ class CheckpointConfig:
 
 def explain(error: ValidationError) -> str:
     """One line that names every field at fault, what it must be, and what it is."""
-    faults = []
-    for fault in error.errors(include_url=False):
-        where = ".".join(str(part) for part in fault["loc"]) or "value"
-        faults.append(f"{where}: {fault['msg']} (is {str(fault['input'])[:60]!r})")
-    return "; ".join(faults)
+    return "; ".join(_explain(fault) for fault in error.errors(include_url=False))
+
+
+def _explain(fault: ErrorDetails) -> str:
+    where = ".".join(str(part) for part in fault["loc"])
+    if fault["type"] == "value_error":  # raised by a __post_init__, which says it all
+        text = str(fault["ctx"]["error"])
+    elif fault["type"] in ("missing", "json_invalid"):  # here the input is all that surrounds the fault
+        text = fault["msg"]
+    else:
+        text = f"{fault['msg']} (is {repr(fault['input'])[:60]})"
+    return f"{where}: {text}" if where else text
