@@ -39,11 +39,10 @@ def load_checkpoint(folder: Path) -> Checkpoint:
             raise FileNotFoundError(f"{folder / name}: missing; a checkpoint holds {CONFIG_FILE} and {WEIGHTS_FILE}")
     config = CheckpointConfig.load(folder / CONFIG_FILE)
     tokenizer = SentencePieceTokenizer(folder / TOKENIZER_FOLDER)
-    if tokenizer.vocabulary != config.architecture.source_vocabulary:
-        raise ValueError(
-            f"{folder}: the tokenizer has {tokenizer.vocabulary} pieces, "
-            f"source_vocabulary is {config.architecture.source_vocabulary}"
-        )
+    for name in ("source_vocabulary", "target_vocabulary"):
+        rows = getattr(config.architecture, name)
+        if tokenizer.vocabulary != rows:
+            raise ValueError(f"{folder}: {name} must be the tokenizer's {tokenizer.vocabulary} pieces, is {rows}")
     model = Transformer(config.architecture)
     load_weights(model, read_weights(folder / WEIGHTS_FILE), where=str(folder / WEIGHTS_FILE))
     return Checkpoint(config, model.eval(), tokenizer)
@@ -89,19 +88,29 @@ def save_checkpoint(
     tokenizer_folder: Path,
     dtype: torch.dtype = torch.float16,
 ) -> None:
-    """Write a native checkpoint aside, then put it in place, so that `folder` is whole at any moment.
+    """Write a native checkpoint aside, then put it in place, so that `folder` is never half-written.
 
     `weights` are named as `own_weights` names them, and are stored as `dtype`; files of other names
-    that stand in `folder`, such as a model card, are kept.
+    that stand in `folder`, such as a model card, are kept. Raises ValueError, and leaves `folder` alone,
+    if a tensor is not finite as `dtype`.
     """
-    aside = folder.with_name(folder.name + ".partial")
-    shutil.rmtree(aside, ignore_errors=True)
+    stored = {name: tensor.to(dtype).contiguous() for name, tensor in weights.items()}
+    broken = [name for name, tensor in stored.items() if not tensor.isfinite().all()]
+    if broken:
+        raise ValueError(f"{', '.join(broken)}: must be finite as {dtype} to be saved, is not")
+    folder = folder.resolve()
+    aside, former = (folder.with_name(folder.name + suffix) for suffix in (".partial", ".former"))
+    if former.exists() and not folder.exists():  # an earlier save was killed between its two renames
+        former.rename(folder)
+    for leftover in (aside, former):
+        shutil.rmtree(leftover, ignore_errors=True)
     if folder.exists():
         shutil.copytree(folder, aside)
     aside.mkdir(parents=True, exist_ok=True)
     config.save(aside / CONFIG_FILE)
-    save_file({name: tensor.to(dtype).contiguous() for name, tensor in weights.items()}, aside / WEIGHTS_FILE)
+    save_file(stored, aside / WEIGHTS_FILE)
     shutil.copytree(tokenizer_folder, aside / TOKENIZER_FOLDER, dirs_exist_ok=True)
     if folder.exists():
-        shutil.rmtree(folder)
+        folder.rename(former)
     aside.rename(folder)
+    shutil.rmtree(former, ignore_errors=True)
