@@ -37,10 +37,16 @@ def greedy(
 ) -> list[Output]:
     """Translate a batch of sources (ids with their end tokens), recomputing the whole prefix each step.
 
-    `limits` holds each source's most output tokens; the rules' own where not given.
+    The model must be in eval mode. `limits` holds each source's most output tokens, at least 1 and at most the model's
+    max_positions; the rules' own where not given. Raises ValueError for limits that are not so.
     """
-    source, lengths = pad(sources, rules.pad_id)
     caps = [rules.output_limit(len(ids)) for ids in sources] if limits is None else list(limits)
+    most = model.config.max_positions
+    if len(caps) != len(sources) or not all(1 <= cap <= most for cap in caps):
+        raise ValueError(f"limits must be {len(sources)} numbers from 1 to {most}, are {caps}")
+    if not sources:
+        return []
+    source, lengths = pad(sources, rules.pad_id)
     states = model.encode(source, lengths)
     target = torch.full((len(sources), 1), rules.start_id)
     columns: list[tuple[Tensor, Tensor, Tensor]] = []
@@ -72,7 +78,7 @@ def _row(columns: list[tuple[Tensor, Tensor, Tensor]], row: int, rules: Decoding
 
 
 def pad(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor]:
-    """Rows of unequal length -> ids [B, longest], padded on the right, and lengths [B]."""
+    """Rows of unequal length, at least one -> ids [B, longest], padded on the right, and lengths [B]."""
     lengths = torch.tensor([len(row) for row in rows])
     padded = torch.full((len(rows), int(lengths.max())), pad_id)
     for index, row in enumerate(rows):

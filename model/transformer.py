@@ -22,7 +22,7 @@ from dragoman.model.config import TransformerConfig
 Sublayer = Callable[[Tensor], Tensor]
 
 MASKED = -1e4
-"""Added to a score that must not count: softmax makes it exactly 0, and float16 still holds it."""
+"""Takes the place of a score that must not count: softmax makes it exactly 0, and float16 still holds it."""
 
 
 def lengths_to_visible(lengths: Tensor, width: int) -> Tensor:
@@ -80,7 +80,7 @@ class MultiHeadAttention(nn.Module):
 
     def split(self, x: Tensor) -> Tensor:
         """[B, T, D] -> [B, H, T, K]."""
-        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        return torch.unflatten(x, -1, (self.heads, -1)).transpose(1, 2)
 
     def merge(self, x: Tensor) -> Tensor:
         """[B, H, T, K] -> [B, T, D]."""
