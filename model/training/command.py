@@ -1,42 +1,69 @@
 """`dragoman train`."""
 
 import dataclasses
+import math
 import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
 import torch
+from click.core import ParameterSource
 
-from dragoman.model.checkpoint import load_checkpoint
+from dragoman.model.checkpoint import TOKENIZER_FOLDER, load_checkpoint, load_weights, own_weights
 from dragoman.model.config import CheckpointConfig, DecodingRules, TransformerConfig
 from dragoman.model.processor import has_bfloat16
 from dragoman.model.tokenizer import MODEL_FILE, SentencePieceTokenizer
 from dragoman.model.training.corpus import EncodedPair, Pair, keep_trainable, read_pairs
 from dragoman.model.training.schedule import Schedule
-from dragoman.model.training.trainer import Trainer, TrainingPlan
+from dragoman.model.training.trainer import Trainer, TrainingError, TrainingPlan
 from dragoman.model.training.vocabulary import train_tokenizer
 from dragoman.model.transformer import Transformer
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-FOLDER = click.Path(file_okay=False, path_type=Path)
+FOLDER = click.Path(file_okay=False, resolve_path=True, path_type=Path)
 
 
-class Share(click.ParamType):
+def _tiny(vocabulary: int) -> TransformerConfig:
+    return dataclasses.replace(_small(vocabulary), d_model=64, heads=4, d_ff=256, encoder_layers=2, decoder_layers=2)
+
+
+def _small(vocabulary: int) -> TransformerConfig:
+    return TransformerConfig(
+        vocabulary,
+        vocabulary,
+        d_model=256,
+        d_ff=1024,
+        encoder_layers=5,
+        decoder_layers=3,
+        norm_order="pre",
+        final_norm=True,
+    )
+
+
+PRESETS: dict[str, Callable[[int], TransformerConfig]] = {
+    "tiny": _tiny,
+    "small": _small,
+    "base": TransformerConfig.base,
+    "big": TransformerConfig.big,
+}
+"""Shapes by vocabulary: one to try things with, one that a few cores can train, and the paper's two."""
+
+FIXED_BY_CHECKPOINT = ("name", "source_language", "target_language", "preset", "vocabulary", "max_tokens")
+"""Options that --from leaves no choice of."""
+
+
+def domain_share(text: str) -> tuple[str, float]:
     """DOMAIN=NUMBER on the command line."""
-
-    name = "domain=number"
-
-    def convert(
-        self, value: str, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, float]:
-        domain, _, number = value.partition("=")
-        try:
-            share = float(number)
-        except ValueError:
-            share = -1.0
-        if not domain or share < 0:
-            self.fail(f"{value!r} is not a domain, '=' and a number of at least 0", param, ctx)
-        return domain, share
+    domain, _, number = text.partition("=")
+    try:
+        share = float(number)
+    except ValueError:
+        share = math.nan
+    if not domain or not 0 <= share < math.inf:
+        raise click.BadParameter(f"{text!r} is not a domain, '=' and a number of at least 0")
+    return domain, share
 
 
 @click.command()
@@ -44,11 +71,11 @@ class Share(click.ParamType):
 @click.argument("valid_tsv", type=FILE)
 @click.argument("out", type=FOLDER)
 @click.option("--work", type=FOLDER, help="Where the state to resume from is kept.  [default: OUT.training]")
-@click.option("--from", "from_checkpoint", type=FOLDER, help="Go on from this checkpoint's weights and vocabulary.")
+@click.option("--from", "from_checkpoint", type=FOLDER, help="Go on from this checkpoint's weights.")
 @click.option("--name", default="en-fr", show_default=True, help="What clients will call the model.")
 @click.option("--source-language", default="en", show_default=True)
 @click.option("--target-language", default="fr", show_default=True)
-@click.option("--preset", type=click.Choice(["small", "base", "big"]), default="small", show_default=True)
+@click.option("--preset", type=click.Choice(list(PRESETS)), default="small", show_default=True)
 @click.option("--vocabulary", type=click.IntRange(300), default=8000, show_default=True, help="Joint subword pieces.")
 @click.option("--max-tokens", type=click.IntRange(8), default=256, show_default=True, help="Longest text, in tokens.")
 @click.option("--minutes", type=click.FloatRange(0, min_open=True), help="How long to train, pauses not counted.")
@@ -57,7 +84,14 @@ class Share(click.ParamType):
 @click.option("--peak-rate", type=click.FloatRange(0, min_open=True), default=1.5e-3, show_default=True)
 @click.option("--warmup-steps", type=click.IntRange(1), default=600, show_default=True)
 @click.option("--dropout", type=click.FloatRange(0, 1, max_open=True), help="Instead of the preset's.")
-@click.option("--share", "shares", type=Share(), multiple=True, help="How often a domain comes up in an epoch.")
+@click.option(
+    "--share",
+    "shares",
+    type=domain_share,
+    multiple=True,
+    metavar="DOMAIN=NUMBER",
+    help="How often a domain comes up in an epoch; once where not given.",
+)
 @click.option("--valid-pairs", type=click.IntRange(1), default=200, show_default=True, help="Of each domain.")
 @click.option("--valid-domain", "valid_domains", multiple=True, help="Validate on these only.")
 @click.option("--validate-minutes", type=click.FloatRange(0, min_open=True), default=15.0, show_default=True)
@@ -91,33 +125,37 @@ def train(
     """Train a model on TRAIN_TSV and write a native checkpoint to OUT.
 
     The files hold lines of domain, source and target, parted by tabs; .xz is unpacked. An interrupted run
-    goes on where it was when the same command is given again.
+    goes on where it was when the same command is given again; until then its exit status is 1.
+
+    With --from, name, languages, vocabulary and shape are the checkpoint's and cannot be given; only --dropout can.
     """
     if minutes is None and steps is None:
         raise click.UsageError("say how long to train: --minutes, --steps, or both")
+    if from_checkpoint is not None:
+        _refuse_given(FIXED_BY_CHECKPOINT, "--from takes it from the checkpoint")
     torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
     torch.manual_seed(seed)
     work = work or out.with_name(out.name + ".training")
-    pairs, valid = read_pairs(train_tsv), _first_of_each_domain(read_pairs(valid_tsv), valid_pairs, valid_domains)
 
-    if from_checkpoint is not None:
-        before = load_checkpoint(from_checkpoint)
-        config, model, tokenizer_folder = before.config, before.model, from_checkpoint / "tokenizer"
-    else:
-        tokenizer_folder = work / "tokenizer"
-        if not (tokenizer_folder / MODEL_FILE).is_file():
-            click.echo(f"learning {vocabulary} subword pieces", err=True)
-            train_tokenizer((text for pair in pairs for text in (pair.source, pair.target)), tokenizer_folder, vocabulary)
-        architecture = _architecture(preset, vocabulary, max_tokens, dropout)
-        config = CheckpointConfig(
-            name,
-            "transformer",
-            (source_language,),
-            (target_language,),
-            architecture,
-            _rules(SentencePieceTokenizer(tokenizer_folder), max_tokens),
-        )
-        model = Transformer(architecture)
+    with _plainly_told():
+        pairs, valid = read_pairs(train_tsv), read_pairs(valid_tsv)
+        _check_domains("--share", [domain for domain, _ in shares], pairs)
+        _check_domains("--valid-domain", valid_domains, valid)
+        if from_checkpoint is not None:
+            tokenizer_folder = from_checkpoint / TOKENIZER_FOLDER
+            config, model = _go_on_from(from_checkpoint, dropout)
+        else:
+            tokenizer_folder = work / TOKENIZER_FOLDER
+            tokenizer = _tokenizer(tokenizer_folder, pairs, vocabulary)
+            config = CheckpointConfig(
+                name,
+                "transformer",
+                (source_language,),
+                (target_language,),
+                _architecture(preset, vocabulary, max_tokens, dropout),
+                _rules(tokenizer, max_tokens),
+            )
+            model = Transformer(config.architecture)
 
     plan = TrainingPlan(
         schedule=Schedule(peak_rate, warmup_steps),
@@ -129,30 +167,68 @@ def train(
         seed=seed,
         bfloat16=has_bfloat16(),
     )
-    encoded = _encode(pairs, SentencePieceTokenizer(tokenizer_folder), config.architecture.max_positions)
-    click.echo(f"{len(encoded):,} pairs, {sum(p.numel() for p in model.parameters()):,} parameters", err=True)
     trainer = Trainer(model, config, tokenizer_folder, plan, out, work)
-    if trainer.run(encoded, valid):
-        click.echo(f"wrote {out}", err=True)
-    else:
-        click.echo(f"stopped at {trainer.done():.1%}; give the same command again to go on", err=True)
+    encoded = _encode(pairs, trainer.tokenizer, config.architecture.max_positions)
+    parameters = sum(p.numel() for p in model.parameters())
+    click.echo(f"{len(encoded):,} of {len(pairs):,} pairs are of fit length, {parameters:,} parameters", err=True)
+    try:
+        finished = trainer.run(encoded, _first_of_each_domain(valid, valid_pairs, valid_domains))
+    except TrainingError as error:
+        raise click.ClickException(str(error)) from error
+    if not finished:
+        raise click.ClickException(f"stopped at {trainer.done():.1%}; give the same command again to go on")
+    click.echo(f"wrote {out}", err=True)
+
+
+@contextmanager
+def _plainly_told() -> Iterator[None]:
+    """What is wrong with the user's files comes as one line, not as a traceback."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _refuse_given(names: Sequence[str], why: str) -> None:
+    context = click.get_current_context()
+    for name in names:
+        if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            raise click.UsageError(f"--{name.replace('_', '-')} cannot be given: {why}")
+
+
+def _check_domains(option: str, domains: Sequence[str], pairs: list[Pair]) -> None:
+    known = {pair.domain for pair in pairs}
+    for domain in domains:
+        if domain not in known:
+            raise click.UsageError(f"{option} {domain}: the file's domains are {', '.join(sorted(known))}")
+
+
+def _go_on_from(folder: Path, dropout: float | None) -> tuple[CheckpointConfig, Transformer]:
+    before = load_checkpoint(folder)
+    if dropout is None:
+        return before.config, before.model
+    architecture = dataclasses.replace(before.config.architecture, dropout=dropout)
+    model = Transformer(architecture)
+    load_weights(model, own_weights(before.model), where=str(folder))
+    return dataclasses.replace(before.config, architecture=architecture), model
+
+
+def _tokenizer(folder: Path, pairs: list[Pair], vocabulary: int) -> SentencePieceTokenizer:
+    """The run's own tokenizer: learned when the run begins, read when it goes on."""
+    if not (folder / MODEL_FILE).is_file():
+        click.echo(f"learning {vocabulary} subword pieces", err=True)
+        train_tokenizer((text for pair in pairs for text in (pair.source, pair.target)), folder, vocabulary)
+    tokenizer = SentencePieceTokenizer(folder)
+    if tokenizer.vocabulary != vocabulary:
+        raise ValueError(
+            f"{folder} was learned with another --vocabulary (was {tokenizer.vocabulary}, is {vocabulary}); "
+            "give the same settings to go on, or another --work to begin anew"
+        )
+    return tokenizer
 
 
 def _architecture(preset: str, vocabulary: int, max_tokens: int, dropout: float | None) -> TransformerConfig:
-    if preset == "small":
-        config = TransformerConfig(
-            vocabulary,
-            vocabulary,
-            d_model=256,
-            d_ff=1024,
-            encoder_layers=5,
-            decoder_layers=3,
-            norm_order="pre",
-            final_norm=True,
-        )
-    else:
-        config = TransformerConfig.base(vocabulary) if preset == "base" else TransformerConfig.big(vocabulary)
-    config = dataclasses.replace(config, max_positions=max_tokens)
+    config = dataclasses.replace(PRESETS[preset](vocabulary), max_positions=max_tokens)
     return config if dropout is None else dataclasses.replace(config, dropout=dropout)
 
 
@@ -174,12 +250,8 @@ def _encode(pairs: list[Pair], tokenizer: SentencePieceTokenizer, longest: int) 
     return keep_trainable((EncodedPair(pair.domain, source, target) for pair, source, target in rows), longest)
 
 
-def _first_of_each_domain(pairs: list[Pair], most: int, domains: tuple[str, ...]) -> list[Pair]:
-    known = sorted({pair.domain for pair in pairs})
-    for domain in domains:
-        if domain not in known:
-            raise click.UsageError(f"--valid-domain {domain}: the validation file has {', '.join(known)}")
-    chosen: dict[str, list[Pair]] = {domain: [] for domain in domains or known}
+def _first_of_each_domain(pairs: list[Pair], most: int, domains: Sequence[str]) -> list[Pair]:
+    chosen: dict[str, list[Pair]] = {domain: [] for domain in domains or sorted({pair.domain for pair in pairs})}
     for pair in pairs:
         if pair.domain in chosen and len(chosen[pair.domain]) < most:
             chosen[pair.domain].append(pair)

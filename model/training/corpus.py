@@ -34,8 +34,11 @@ def read_pairs(path: Path) -> list[Pair]:
 
     Raises ValueError with file, line number and what is wrong with the first bad line.
     """
-    with _open(path) as lines:
-        pairs = [_parse(line, f"{path}:{number}") for number, line in enumerate(lines, start=1)]
+    try:
+        with _open(path) as lines:
+            pairs = [_parse(line, f"{path}:{number}") for number, line in enumerate(lines, start=1)]
+    except (lzma.LZMAError, EOFError) as error:
+        raise ValueError(f"{path}: not a whole .xz file: {error}") from error
     if not pairs:
         raise ValueError(f"{path}: holds no sentence pair")
     return pairs
@@ -75,7 +78,8 @@ def epoch_batches(
     """The batches of one epoch, always the same for the same arguments, so that training can resume in one.
 
     A domain with share 2.5 comes up two or three times, one with 0.5 every other time; 1 where not named.
-    No batch holds more than `token_budget` padded target (or source) tokens. Each is of like lengths.
+    No batch of more than one pair holds more than `token_budget` padded target (or source) tokens. Each is of
+    like lengths.
     """
     rng = random.Random(f"{seed}/{epoch}")
     chosen = [pair for pair in pairs for _ in range(_times(shares.get(pair.domain, 1.0), rng))]

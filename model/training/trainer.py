@@ -21,12 +21,16 @@ from dragoman.model.config import CheckpointConfig
 from dragoman.model.greedy import pad
 from dragoman.model.tokenizer import SentencePieceTokenizer
 from dragoman.model.training.corpus import Batch, EncodedPair, Pair, epoch_batches
-from dragoman.model.training.evaluation import Score, evaluate
+from dragoman.model.training.evaluation import evaluate
 from dragoman.model.training.schedule import Schedule
 from dragoman.model.transformer import Transformer
 
 STATE_FILE = "state.pt"
 LOG_FILE = "log.jsonl"
+
+
+class TrainingError(Exception):
+    """A run that cannot begin or go on; the message tells its user why."""
 
 
 @dataclass(frozen=True)
@@ -100,10 +104,15 @@ class Trainer:
     def run(self, pairs: Sequence[EncodedPair], valid: Sequence[Pair]) -> bool:
         """Train until the plan is fulfilled, and write the checkpoint. False if a signal stopped it first.
 
-        On SIGINT or SIGTERM the state is saved after the step in hand; the next run takes it up there.
+        On SIGINT or SIGTERM the state is saved after the step in hand; the next run takes it up there. A run that
+        was fulfilled before only writes its checkpoint again. Raises TrainingError if there is nothing to train on,
+        if `work` has the state of a run with other settings, or if the loss or a gradient is not finite.
         """
+        if not any(self.plan.shares.get(pair.domain, 1.0) > 0 for pair in pairs):
+            raise TrainingError("no pair is left to train on: each is too long or too uneven, or its share is 0")
         self.work.mkdir(parents=True, exist_ok=True)
-        self._resume()
+        settings = self._settings(pairs)
+        self._resume(settings)
         with self._stop_on_signal(), self._bar() as bar:
             last_save = last_validation = time.monotonic()
             for batch in self._batches(pairs):
@@ -113,15 +122,17 @@ class Trainer:
                 self.progress.seconds += now - started
                 self._show(bar, loss, tokens / (now - started))
                 self._average()
-                if now - last_validation > self.plan.validate_minutes * 60:
-                    self._validate(valid)
-                    last_validation = time.monotonic()
-                if self._stopping or now - last_save > self.plan.save_minutes * 60:
-                    self._save()
+                validating = now - last_validation > self.plan.validate_minutes * 60
+                # Saved before validation too: that takes minutes, in which whoever stops the run may lose patience.
+                if self._stopping or validating or now - last_save > self.plan.save_minutes * 60:
+                    self._save(settings)
                     last_save = time.monotonic()
                 if self._stopping:
                     return False
-            self._save()
+                if validating:
+                    self._validate(valid)
+                    last_validation = time.monotonic()
+            self._save(settings)
         self._validate(valid)
         save_checkpoint(self.out, self.config, self._best_weights(), self.tokenizer_folder)
         return True
@@ -160,11 +171,14 @@ class Trainer:
             hidden = self.model.decode(target, states, source_lengths)
             logits = self.model.projection(hidden[real])
         loss = functional.cross_entropy(logits.float(), labels[real], label_smoothing=self.plan.label_smoothing)
-        if not torch.isfinite(loss):
-            raise FloatingPointError(f"the loss is {loss.item()} at step {self.progress.step}; lower the peak rate")
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        nn.utils.clip_grad_norm_(self.model.parameters(), self.plan.clip_norm)
+        gradient = nn.utils.clip_grad_norm_(self.model.parameters(), self.plan.clip_norm)
+        for name, value in (("loss", loss), ("gradient", gradient)):
+            if not torch.isfinite(value):
+                raise TrainingError(
+                    f"the {name} is {value.item()} at step {self.progress.step}; begin anew with a lower peak rate"
+                )
         self.optimizer.step()
         self.progress.step += 1
         self.progress.batch += 1
@@ -218,10 +232,18 @@ class Trainer:
 
     # --- interruption and resumption
 
-    def _save(self) -> None:
+    def _settings(self, pairs: Sequence[EncodedPair]) -> dict[str, dict[str, Any]]:
+        """What must not change between a run and its resumption."""
+        return {
+            "plan": asdict(self.plan),
+            "architecture": asdict(self.config.architecture),
+            "corpus": {"pairs": len(pairs), "target_tokens": sum(len(pair.target) for pair in pairs)},
+        }
+
+    def _save(self, settings: Mapping[str, Mapping[str, Any]]) -> None:
         aside = self.work / (STATE_FILE + ".partial")
         state = {
-            "plan": asdict(self.plan),
+            **settings,
             "progress": asdict(self.progress),
             "model": own_weights(self.model),
             "mean": self.mean,
@@ -231,15 +253,21 @@ class Trainer:
         torch.save(state, aside)
         aside.replace(self.work / STATE_FILE)
 
-    def _resume(self) -> None:
+    def _resume(self, settings: Mapping[str, Mapping[str, Any]]) -> None:
         path = self.work / STATE_FILE
         if not path.is_file():
             torch.manual_seed(self.plan.seed)
             return
         state = torch.load(path, weights_only=True)
-        if state["plan"] != asdict(self.plan):
-            changed = [key for key, value in asdict(self.plan).items() if state["plan"].get(key) != value]
-            raise ValueError(
+        changed = [
+            f"{name} (was {state[group].get(name)}, is {value})"
+            for group, values in settings.items()
+            if group in state  # states of older versions have fewer groups
+            for name, value in values.items()
+            if state[group].get(name) != value
+        ]
+        if changed:
+            raise TrainingError(
                 f"{path} was begun with another {', '.join(changed)}; "
                 "give the same settings to go on, or another --work to begin anew"
             )
@@ -248,7 +276,11 @@ class Trainer:
         self.optimizer.load_state_dict(state["optimizer"])
         self.progress = Progress(**state["progress"])
         torch.set_rng_state(state["random"])
-        print(f"going on from step {self.progress.step} ({self.done():.1%} done)", file=sys.stderr)
+        step = self.progress.step
+        if self.done() >= 1.0:
+            print(f"this run was finished at step {step}; give another --work to train on", file=sys.stderr)
+        else:
+            print(f"going on from step {step} ({self.done():.1%} done)", file=sys.stderr)
 
     @contextmanager
     def _stop_on_signal(self) -> Iterator[None]:

@@ -1,5 +1,6 @@
 """Learning the joint SentencePiece vocabulary of a corpus."""
 
+import io
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -11,23 +12,32 @@ from dragoman.model.tokenizer import MODEL_FILE
 def train_tokenizer(lines: Iterable[str], folder: Path, pieces: int) -> None:
     """Learn `pieces` unigram pieces with byte fallback from `lines`, and write the model into `folder`.
 
-    Ids 0 to 3 are padding, start, end and unknown; with byte fallback the last never occurs.
+    Ids 0 to 3 are padding, start, end and unknown; with byte fallback the last never occurs. Raises ValueError
+    if the lines have no such number of pieces in them.
     """
+    # Not written by SentencePiece itself, which would put the path of the file into the file.
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(lines),
+            model_writer=model,
+            vocab_size=pieces,
+            model_type="unigram",
+            byte_fallback=True,
+            character_coverage=0.9999,
+            normalization_rule_name="nmt_nfkc",
+            pad_id=0,
+            bos_id=1,
+            eos_id=2,
+            unk_id=3,
+            input_sentence_size=1_000_000,
+            shuffle_input_sentence=True,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        reason = str(error).rpartition("] ")[2]
+        raise ValueError(f"the corpus cannot be cut into {pieces} pieces: {reason}") from error
     folder.mkdir(parents=True, exist_ok=True)
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(lines),
-        model_prefix=str(folder / Path(MODEL_FILE).stem),
-        vocab_size=pieces,
-        model_type="unigram",
-        byte_fallback=True,
-        character_coverage=0.9999,
-        normalization_rule_name="nmt_nfkc",
-        pad_id=0,
-        bos_id=1,
-        eos_id=2,
-        unk_id=3,
-        input_sentence_size=1_000_000,
-        shuffle_input_sentence=True,
-        minloglevel=2,
-    )
-    (folder / Path(MODEL_FILE).with_suffix(".vocab")).unlink()
+    aside = folder / (MODEL_FILE + ".partial")
+    aside.write_bytes(model.getvalue())
+    aside.replace(folder / MODEL_FILE)
