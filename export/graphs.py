@@ -17,6 +17,13 @@ OPSET = 24
 Axis = str | int
 """A name for an axis that may differ from call to call, a number for one that is fixed by the model."""
 
+WIDTH_STEP = 8
+"""Source widths and cache capacities are multiples of this, however short the texts.
+
+At some other widths ONNX Runtime's attention on the CPU sums in another order (seen where a row of 7, 11, 15, ...
+positions fills its width), and a text's scores would depend on the width that its batch-mates ask for.
+"""
+
 ENCODER_FILE = "encoder.onnx"
 DECODER_FILE = "decoder.onnx"
 
@@ -48,6 +55,11 @@ class GraphSpec:
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
+
+
+def padded_width(positions: int) -> int:
+    """The smallest width that may be used for `positions`."""
+    return -(-positions // WIDTH_STEP) * WIDTH_STEP
 
 
 def cross_key(layer: int) -> str:

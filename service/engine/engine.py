@@ -12,6 +12,10 @@ from dragoman.service.engine.scheduler import Admission, Limits, Removal, Schedu
 from dragoman.service.engine.sequence import Sequence, StoppedError
 
 
+ENGINE = "engine"
+"""What the thread is called."""
+
+
 @dataclass(frozen=True)
 class Load:
     """What the engine has to do at one moment."""
@@ -56,10 +60,12 @@ class Engine:
         self._scheduler = Scheduler(limits, end_ids)
         self._changed = threading.Condition()
         self._stopped = False
-        self._thread = threading.Thread(target=self._loop, name="engine", daemon=True)
+        self._ended: Callable[[], None] = lambda: None
+        self._thread = threading.Thread(target=self._loop, name=ENGINE, daemon=True)
 
-    def start(self) -> None:
-        """Start the thread."""
+    def start(self, ended: Callable[[], None] | None = None) -> None:
+        """Start the thread; whatever ends it, `ended` is the last that it calls."""
+        self._ended = ended or self._ended
         self._thread.start()
 
     def stop(self) -> None:
@@ -67,7 +73,8 @@ class Engine:
         with self._changed:
             self._stopped = True
             self._changed.notify()
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
 
     def submit(self, sequences: Row[Sequence]) -> None:
         """Take the sequences of one request, all or none; any thread may call it.
@@ -101,14 +108,20 @@ class Engine:
             with self._changed:
                 self._stopped = True
                 left = self._scheduler.drain(StoppedError("the engine has stopped"), self.clock())
-            self._deliver(left)
+            try:
+                self._deliver(left)
+            finally:
+                self._ended()
 
     def _wait_for_work(self) -> bool:
         """Sleep until there is something to do. False when the engine is to stop."""
         with self._changed:
-            if self._scheduler.idle and not self._stopped:
-                self._runner.rest()
-                self._changed.wait_for(lambda: self._stopped or not self._scheduler.idle)
+            idle = self._scheduler.idle and not self._stopped
+        if idle:
+            # Not under the lock: giving back memory takes time, and callers would wait for it.
+            self._runner.rest()
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopped or not self._scheduler.idle)
             return not self._stopped
 
     def _turn(self) -> None:
@@ -177,9 +190,13 @@ class Engine:
         self._deliver(removal.gone)
 
     def _deliver(self, sequences: Row[Sequence]) -> None:
-        for sequence in sequences:
-            self._observer.finished(sequence)
-            sequence.done(sequence)
+        try:
+            for sequence in sequences:
+                self._observer.finished(sequence)
+        finally:
+            # Even an observer that raises leaves no caller waiting.
+            for sequence in sequences:
+                sequence.done(sequence)
 
     def _note_encoded(self, sequences: Row[Sequence]) -> None:
         now = self.clock()

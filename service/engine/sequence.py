@@ -80,8 +80,9 @@ class Sequence:
 
     def dead(self, now: float) -> Finish | None:
         """Why nobody waits for this sequence any more, if so."""
-        if self._cancelled.is_set():
-            return Finish.CANCELLED
+        # First, since a caller whose deadline has passed goes away as well.
         if self.deadline is not None and now >= self.deadline:
             return Finish.DEADLINE
+        if self._cancelled.is_set():
+            return Finish.CANCELLED
         return None

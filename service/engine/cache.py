@@ -1,0 +1,85 @@
+"""Cache memory: slots for rows, with a capacity that grows along a short ladder."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dragoman.export.graphs import padded_width
+
+
+def ladder(limit: int, first: int = 32) -> tuple[int, ...]:
+    """Capacities that double from `first`; the last is the smallest width that holds `limit`."""
+    rungs = []
+    while first < limit:
+        rungs.append(first)
+        first *= 2
+    return (*rungs, padded_width(limit))
+
+
+def rung(rungs: Sequence[int], needed: int) -> int:
+    """The smallest capacity that holds `needed` positions. Raises ValueError where none does."""
+    for capacity in rungs:
+        if capacity >= needed:
+            return capacity
+    raise ValueError(f"{needed} positions are needed, the most is {rungs[-1]}")
+
+
+class SlotCache:
+    """Arrays [slots, heads, capacity, head], one a name, that grow together.
+
+    Cells are zero until they are written: a cell beyond a row's length is multiplied by a weight of 0, which a NaN
+    would survive.
+    """
+
+    def __init__(self, names: Iterable[str], slots: int, heads: int, head_width: int, limit: int) -> None:
+        self._names = tuple(names)
+        self._slots = slots
+        self._heads = heads
+        self._head_width = head_width
+        self._rungs = ladder(limit)
+        self.arrays: dict[str, NDArray[np.float32]] = {}
+        self.reset()
+
+    @property
+    def capacity(self) -> int:
+        """Positions that each slot holds."""
+        return int(next(iter(self.arrays.values())).shape[2])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        return sum(array.nbytes for array in self.arrays.values())
+
+    @property
+    def bytes_per_position(self) -> int:
+        """Bytes that one position of one slot takes in all arrays."""
+        return self.nbytes // (self._slots * self.capacity)
+
+    def reset(self) -> None:
+        """Forget everything, and fall back to the lowest rung."""
+        self._allocate(self._rungs[0])
+
+    def reserve(self, positions: int, rows: int) -> bool:
+        """Grow so that each slot holds `positions`; the first `rows` slots keep what they hold. True if it grew."""
+        if positions <= self.capacity:
+            return False
+        before, held = self.arrays, self.capacity
+        self._allocate(rung(self._rungs, positions))
+        for name, array in self.arrays.items():
+            array[:rows, :, :held] = before[name][:rows]
+        return True
+
+    def move(self, source: int, target: int) -> None:
+        """Copy all that slot `source` holds over slot `target`."""
+        for array in self.arrays.values():
+            array[target] = array[source]
+
+    def clear(self, slot: int) -> None:
+        """Zero a slot."""
+        for array in self.arrays.values():
+            array[slot] = 0.0
+
+    def _allocate(self, capacity: int) -> None:
+        shape = (self._slots, self._heads, capacity, self._head_width)
+        self.arrays = {name: np.zeros(shape, np.float32) for name in self._names}

@@ -1,0 +1,195 @@
+"""The runner over ONNX Runtime: owns sessions, buffers and bindings.
+
+A step copies nothing: every input and output is bound by pointer to the first rows of a buffer, and the caches are
+input and output at once, so that `TensorScatter` updates them in place. Bindings are made anew only when the number
+of rows or a capacity changes.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+
+from dragoman.export.bundle import WEIGHTS_FILE, Bundle
+from dragoman.export.graphs import (
+    DECODER_FILE,
+    ENCODER_FILE,
+    bind_axes,
+    cross_key,
+    cross_value,
+    decoder_spec,
+    encoder_spec,
+    padded_width,
+    self_key,
+    self_value,
+    updated,
+)
+from dragoman.service.engine.cache import SlotCache
+from dragoman.service.engine.runner import Memory, RowInput
+from dragoman.service.engine.scheduler import Step
+
+PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+
+FATAL_ONLY = 4
+"""ONNX Runtime's log level: what goes wrong raises, and is reported once, by whoever catches it."""
+
+
+class ProviderError(ValueError):
+    """The execution provider that was asked for is not to be had."""
+
+
+class OrtRunner:
+    """Runs a bundle's two graphs. See `Runner`."""
+
+    def __init__(self, bundle: Bundle, *, provider: str, threads: int, max_rows: int) -> None:
+        """Load the graphs for `max_rows` rows at most, on `threads` cores.
+
+        `provider` is "cpu", "cuda", or "auto": cuda where it works, else cpu. Raises ProviderError where cuda is asked
+        for and cannot be had; the runtime itself would fall back without a word.
+        """
+        manifest = bundle.manifest
+        size = manifest.dimensions
+        self._pad_id = manifest.decoding.pad_id
+        self._encoder, self.provider = _open_session(bundle, ENCODER_FILE, provider, threads)
+        self._decoder, _ = _open_session(bundle, DECODER_FILE, provider, threads)
+        self._encoder_outputs = [spec.name for spec in encoder_spec(size).outputs]
+        self._decoder_spec = decoder_spec(size, logits=False)
+        layers = range(size.decoder_layers)
+        cross = [name(layer) for layer in layers for name in (cross_key, cross_value)]
+        past = [name(layer) for layer in layers for name in (self_key, self_value)]
+        sources, outputs = manifest.decoding.max_source_tokens, manifest.decoding.max_output_tokens
+        self._cross = SlotCache(cross, max_rows, size.heads, size.head_width, sources)
+        self._past = SlotCache(past, max_rows, size.heads, size.head_width, outputs)
+        self._small = _small_buffers(max_rows)
+        self._lengths = self._small["source_lengths"]
+        self._positions_used = 0
+        self._weights_bytes = bundle.path(WEIGHTS_FILE).stat().st_size
+        self._binding = self._decoder.io_binding()
+        self._bound_rows = 0
+
+    def embed(self, sources: Sequence[Sequence[int]]) -> list[NDArray[np.float32]]:
+        """See `Runner`."""
+        hidden = self._encode(sources, ["hidden"])[0]
+        return [rows[: len(source)].copy() for rows, source in zip(hidden, sources, strict=True)]
+
+    def insert(self, sources: Sequence[Sequence[int]], first_row: int) -> None:
+        """See `Runner`."""
+        names = self._encoder_outputs[1:]
+        encoded = self._encode(sources, names)
+        width = encoded[0].shape[2]
+        if self._cross.reserve(width, first_row):
+            self._bound_rows = 0
+        rows = slice(first_row, first_row + len(sources))
+        for name, values in zip(names, encoded, strict=True):
+            self._cross.arrays[name][rows, :, :width] = values
+        self._lengths[rows] = [len(source) for source in sources]
+
+    def step(self, rows: Sequence[RowInput]) -> list[Step]:
+        """See `Runner`."""
+        count = len(rows)
+        positions = [row.position for row in rows]
+        if self._past.reserve(max(positions) + 1, count):
+            self._bound_rows = 0
+        if count != self._bound_rows:
+            self._bind(count)
+        self._small["token"][:count, 0] = [row.token for row in rows]
+        self._small["position"][:count] = positions
+        self._positions_used = sum(positions) + count
+        self._decoder.run_with_iobinding(self._binding)
+        tokens = self._small["next_token"][:count, 0].tolist()
+        log_probs = self._small["log_prob"][:count].tolist()
+        return [Step(token, log_prob) for token, log_prob in zip(tokens, log_probs, strict=True)]
+
+    def move_row(self, source: int, target: int) -> None:
+        """See `Runner`."""
+        self._cross.move(source, target)
+        self._past.move(source, target)
+        self._lengths[target] = self._lengths[source]
+
+    def clear_row(self, row: int) -> None:
+        """See `Runner`."""
+        self._cross.clear(row)
+        self._past.clear(row)
+
+    def rest(self) -> None:
+        """See `Runner`."""
+        self._cross.reset()
+        self._past.reset()
+        self._bound_rows = 0
+        self._positions_used = 0
+
+    def memory(self) -> Memory:
+        """See `Runner`."""
+        sources = int(self._lengths[: self._bound_rows].sum())
+        used = self._positions_used * self._past.bytes_per_position + sources * self._cross.bytes_per_position
+        return Memory(
+            weights=self._weights_bytes,
+            cache_reserved=self._cross.nbytes + self._past.nbytes,
+            cache_used=used,
+            buffers=sum(buffer.nbytes for buffer in self._small.values()),
+        )
+
+    def _encode(self, sources: Sequence[Sequence[int]], outputs: list[str]) -> list[NDArray[np.float32]]:
+        lengths = np.array([len(source) for source in sources])
+        ids = np.full((len(sources), padded_width(int(lengths.max()))), self._pad_id)
+        for row, source in enumerate(sources):
+            ids[row, : len(source)] = source
+        found: list[NDArray[np.float32]] = self._encoder.run(outputs, {"input_ids": ids, "source_lengths": lengths})
+        return found
+
+    def _bind(self, rows: int) -> None:
+        """Bind every input and output to the first `rows` rows of its buffer."""
+        buffers: dict[str, NDArray[np.float32] | NDArray[np.int64]] = {
+            **self._small,
+            **self._cross.arrays,
+            **self._past.arrays,
+            **{updated(name): array for name, array in self._past.arrays.items()},
+        }
+        sizes = {"batch": rows, "source": self._cross.capacity, "capacity": self._past.capacity}
+        self._binding.clear_binding_inputs()
+        self._binding.clear_binding_outputs()
+        for bind, specs in (
+            (self._binding.bind_input, self._decoder_spec.inputs),
+            (self._binding.bind_output, self._decoder_spec.outputs),
+        ):
+            for spec in specs:
+                buffer = buffers[spec.name]
+                # A pointer keeps nothing alive: the buffers are held by self, and replaced only where bound anew.
+                bind(spec.name, "cpu", 0, buffer.dtype, bind_axes(spec, sizes), buffer.ctypes.data)
+        self._bound_rows = rows
+
+
+def _small_buffers(rows: int) -> dict[str, NDArray[np.float32] | NDArray[np.int64]]:
+    return {
+        "token": np.zeros((rows, 1), np.int64),
+        "position": np.zeros(rows, np.int64),
+        "source_lengths": np.zeros(rows, np.int64),
+        "next_token": np.zeros((rows, 1), np.int64),
+        "log_prob": np.zeros(rows, np.float32),
+    }
+
+
+def _open_session(
+    bundle: Bundle, name: str, provider: str, threads: int
+) -> tuple[onnxruntime.InferenceSession, str]:
+    """Open one graph, and say which provider really runs it."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = FATAL_ONLY
+    # Shapes differ from call to call; a plan of memory for each of them would only grow.
+    options.enable_mem_pattern = False
+    # Threads spin while a step runs, where it pays, and sleep as soon as it has ended.
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    available = onnxruntime.get_available_providers()
+    if provider == "cuda" and PROVIDERS["cuda"] not in available:
+        raise ProviderError(f"provider cuda is not in this ONNX Runtime, which has {', '.join(available)}")
+    wanted = [PROVIDERS["cpu"]]
+    if provider in ("cuda", "auto") and PROVIDERS["cuda"] in available:
+        wanted.insert(0, PROVIDERS["cuda"])
+    session = onnxruntime.InferenceSession(bundle.path(name), options, providers=wanted)
+    used = str(session.get_providers()[0])
+    if provider == "cuda" and used != PROVIDERS["cuda"]:
+        raise ProviderError(f"provider cuda could not be started; ONNX Runtime fell back to {used}")
+    return session, used
