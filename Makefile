@@ -29,7 +29,6 @@ $(MANIFEST): $(wildcard $(CHECKPOINT)/* export/*.py) | $(INSTALLED)
 	$(BIN)/dragoman export --force --texts $(TEXTS) $(CHECKPOINT) $(BUNDLE)
 
 serve: $(INSTALLED) $(MANIFEST) ## Serve the shipped model on 127.0.0.1:50051, with metrics on port 9464.
-	@echo 'Once it is ready, try: $(BIN)/dragoman translate --to fr "The cat sat on the mat."'
 	$(BIN)/dragoman serve $(BUNDLE)
 
 test: $(INSTALLED) $(MANIFEST) ## Run all tests.
