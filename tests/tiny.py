@@ -21,6 +21,9 @@ from dragoman.model.tokenizer import MODEL_FILE, SentencePieceTokenizer
 from dragoman.model.training.vocabulary import train_tokenizer
 from dragoman.model.transformer import Transformer
 
+# So small a product is slower on several cores than on one, above all where these are busy.
+torch.set_num_threads(1)
+
 PIECES = 340
 """Of the tokenizer; 256 of them are the bytes."""
 
@@ -110,9 +113,10 @@ def _vary_outputs(model: Transformer, end_id: int) -> None:
     # With a tied embedding a token's own logit would always be largest, were all gains of the last norm positive.
     last = [module for module in model.modules() if isinstance(module, nn.LayerNorm)][-1]
     nn.init.normal_(last.weight, std=1.0)
-    source = torch.randint(4, size.source_vocabulary, (32, 12))
-    target = torch.randint(4, size.target_vocabulary, (32, 12))
-    lengths = torch.randint(2, 13, (32,))
+    rows, width = 32, min(12, size.max_positions)
+    source = torch.randint(4, size.source_vocabulary, (rows, width))
+    target = torch.randint(4, size.target_vocabulary, (rows, width))
+    lengths = torch.randint(1, width + 1, (rows,))
     words = model.projection.weight
     for _ in range(3):  # the embedding may be tied, so each round moves what the next one measures
         hidden = model.decode(target, model.encode(source, lengths), lengths).flatten(0, 1)
