@@ -11,7 +11,6 @@ from dragoman.service.engine.runner import Memory, RowInput, Runner
 from dragoman.service.engine.scheduler import Admission, Limits, Removal, Scheduler
 from dragoman.service.engine.sequence import Sequence, StoppedError
 
-
 ENGINE = "engine"
 """What the thread is called."""
 
@@ -142,12 +141,11 @@ class Engine:
         error: Exception | None = None
         try:
             states = self._runner.embed([sequence.source for sequence in admission.embed])
-        except Exception as raised:
-            error = raised
-        else:
-            self._note_encoded(admission.embed)
             for sequence, rows in zip(admission.embed, states, strict=True):
                 sequence.states = rows
+            self._note_encoded(admission.embed)
+        except Exception as raised:
+            error = raised
         with self._changed:
             finished = self._scheduler.finish_embedded(admission, self.clock(), error)
         self._deliver(finished)
@@ -183,11 +181,13 @@ class Engine:
         self._settle(removal)
 
     def _settle(self, removal: Removal) -> None:
-        for move in removal.moves:
-            self._runner.move_row(move.source, move.target)
-        for row in removal.clear:
-            self._runner.clear_row(row)
-        self._deliver(removal.gone)
+        try:
+            for move in removal.moves:
+                self._runner.move_row(move.source, move.target)
+            for row in removal.clear:
+                self._runner.clear_row(row)
+        finally:
+            self._deliver(removal.gone)
 
     def _deliver(self, sequences: Row[Sequence]) -> None:
         try:

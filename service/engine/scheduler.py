@@ -184,9 +184,7 @@ class Scheduler:
             _finish(sequence, Finish.FAILED, now)
         return self._remove_finished()
 
-    def finish_embedded(
-        self, admission: Admission, now: float, error: Exception | None = None
-    ) -> tuple[Sequence, ...]:
+    def finish_embedded(self, admission: Admission, now: float, error: Exception | None = None) -> tuple[Sequence, ...]:
         """Finish the sequences that were encoded for their states, or failed because of `error`."""
         for sequence in admission.embed:
             sequence.error = error
