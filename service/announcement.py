@@ -1,0 +1,46 @@
+"""What a server prints when it is ready, and the line to try next."""
+
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+from dragoman.service.results import ModelInfo
+from dragoman.service.settings import DEFAULT_HOST, DEFAULT_PORT
+
+COMMAND = "dragoman"
+EXAMPLE = "The cat sat on the mat."
+
+
+def announcement(model: ModelInfo, host: str, port: int, metrics_port: int) -> str:
+    """Plain lines: what is served, where, and what to type to see it work."""
+    threads = "1 thread" if model.threads == 1 else f"{model.threads} threads"
+    return "\n".join(
+        (
+            f"Serving {model.name}, version {model.version}: {model.precision} on {model.provider}, {threads}.",
+            f"gRPC on {at(host, port)}, metrics on http://{at(host, metrics_port)}/metrics",
+            f"Try: {try_line(model.target_languages[0], host, port)}",
+        )
+    )
+
+
+def at(host: str, port: int) -> str:
+    """HOST:PORT, as addresses are written."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def try_line(language: str, host: str, port: int) -> str:
+    """A command that translates through the server at `host` and `port`."""
+    reachable = "127.0.0.1" if host in ("0.0.0.0", "::") else host
+    address = "" if (reachable, port) == (DEFAULT_HOST, DEFAULT_PORT) else f" --address {at(reachable, port)}"
+    return f'{shlex.quote(_own_command())} translate --to {language}{address} "{EXAMPLE}"'
+
+
+def _own_command() -> str:
+    """How this very command can be called from where it was called."""
+    own = Path(sys.argv[0]).absolute()
+    if own.name != COMMAND:
+        return COMMAND
+    if own.is_relative_to(Path.cwd()):
+        return str(own.relative_to(Path.cwd()))
+    return COMMAND if shutil.which(COMMAND) == str(own) else str(own)

@@ -1,0 +1,45 @@
+"""`dragoman info`."""
+
+import click
+
+from dragoman.service.cli.connection import connected, connection_options
+from dragoman.service.client import ModelInfo, ServerInfo
+
+MIB = 2**20
+
+
+@click.command(short_help="Tell what a server has loaded.")
+@connection_options
+def info(address: str, timeout_seconds: float) -> None:
+    """Tell what the server at --address has loaded, how it runs, and how much memory it holds."""
+    with connected(address, timeout_seconds) as client:
+        click.echo(describe(client.info()))
+
+
+def describe(server: ServerInfo) -> str:
+    """A table of two columns."""
+    rows = [
+        ("server", server.server_version),
+        ("ONNX Runtime", server.runtime_version),
+        ("resident memory", f"{server.resident_memory_bytes / MIB:.0f} MiB"),
+    ]
+    for model in server.models:
+        rows += [("", ""), *_model_rows(model)]
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"{name:<{width}}  {value}".rstrip() for name, value in rows)
+
+
+def _model_rows(model: ModelInfo) -> list[tuple[str, str]]:
+    return [
+        ("model", model.name),
+        ("version", model.version),
+        ("family", model.family),
+        ("from", ", ".join(model.source_languages)),
+        ("to", ", ".join(model.target_languages)),
+        ("precision", model.precision),
+        ("provider", model.provider),
+        ("threads", str(model.threads)),
+        ("longest source", f"{model.max_source_tokens} tokens, {model.max_source_characters} characters"),
+        ("longest output", f"{model.max_output_tokens} tokens"),
+        ("embedding", f"{model.embedding_dimension} numbers"),
+    ]

@@ -1,0 +1,59 @@
+"""`dragoman serve`: its options are the fields of ServerSettings, one for one."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import Field, fields
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dragoman.service.settings import ServerSettings, meaning_of, variable_of
+
+
+def setting_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give `command` one option a setting, in the order of the settings."""
+    for setting in reversed(fields(ServerSettings)):
+        command = _option(setting)(command)
+    return command
+
+
+def _option(setting: "Field[object]") -> Callable[[Callable[..., None]], Callable[..., None]]:
+    name = setting.name.replace("_", "-")
+    return click.option(
+        f"--{name}/--no-{name}" if setting.type is bool else f"--{name}",
+        default=setting.default,
+        type=_type(setting),
+        envvar=variable_of(setting.name),
+        show_envvar=True,
+        show_default=True,
+        help=meaning_of(setting).help,
+    )
+
+
+def _type(setting: "Field[object]") -> Any:
+    meaning = meaning_of(setting)
+    if meaning.choices:
+        return click.Choice(meaning.choices)
+    if setting.type is int:
+        return click.IntRange(meaning.minimum, meaning.maximum)
+    return setting.type
+
+
+@click.command(short_help="Serve a bundle over gRPC until SIGTERM or SIGINT.")
+@click.argument("bundle", type=click.Path(path_type=Path))
+@setting_options
+def serve(bundle: Path, **settings: Any) -> None:
+    """Serve BUNDLE, a folder that `dragoman export` wrote, over gRPC until SIGTERM or SIGINT.
+
+    Calls are answered once the model is loaded, verified and warm; health says so. The first signal lets running
+    calls finish, a second one ends the server at once.
+    """
+    from dragoman.service.loading import StartupError
+    from dragoman.service.server import serve as run
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        run(ServerSettings(**settings), bundle)
+    except (StartupError, ValueError) as error:
+        raise click.ClickException(str(error)) from error

@@ -1,0 +1,51 @@
+"""`dragoman verify`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from dragoman.service.cpus import allowed_cpus
+
+
+@click.command(short_help="Replay a bundle's golden answers on this machine.")
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option(
+    "--threads",
+    type=click.IntRange(0, 1024),
+    default=0,
+    envvar="DRAGOMAN_THREADS",
+    show_envvar=True,
+    show_default=True,
+    help="Threads that compute; 0 takes as many as the process may use processors.",
+)
+def verify(bundle: Path, threads: int) -> None:
+    """Replay the golden answers of BUNDLE on this machine, and check that texts alone and in batches come out alike.
+
+    Ends with a table of what holds, or with status 1 and the check that failed. Needs an ONNX Runtime, but no torch.
+    """
+    from dragoman.service.loading import StartupError, check_runtime, read_bundle
+
+    try:
+        check_runtime()
+        opened = read_bundle(bundle)
+    except StartupError as error:
+        raise click.ClickException(str(error)) from error
+
+    from dragoman.export.verify import VerificationError, verify_bundle
+
+    try:
+        checks = verify_bundle(opened, threads=threads or allowed_cpus(), progress=_note)
+    except VerificationError as error:
+        raise click.ClickException(f"{bundle}: {error}") from error
+    click.echo(table([(check.name, check.detail) for check in checks]))
+
+
+def table(rows: Sequence[tuple[str, str]]) -> str:
+    """Two columns."""
+    width = max((len(name) for name, _ in rows), default=0)
+    return "\n".join(f"{name:<{width}}  {value}".rstrip() for name, value in rows)
+
+
+def _note(line: str) -> None:
+    click.echo(line, err=True)

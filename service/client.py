@@ -1,0 +1,285 @@
+"""Clients for a Dragoman server, with and without asyncio.
+
+    with Client("127.0.0.1:50051") as client:
+        client.translate(["The cat sat on the mat."], to="fr").texts
+
+Both open one channel, which reconnects by itself, and raise the errors of `service.client_errors`.
+"""
+
+import ipaddress
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import grpc
+
+from dragoman.service.client_errors import (
+    ClientError,
+    InvalidArgumentError,
+    NotFoundError,
+    OverloadedError,
+    ServerError,
+    TimedOutError,
+    UnavailableError,
+    Violation,
+    client_error,
+)
+from dragoman.service.results import (
+    Embedding,
+    EmbedResult,
+    FinishReason,
+    ModelInfo,
+    Pooling,
+    ServerInfo,
+    Timings,
+    Token,
+    TranslateResult,
+    Translation,
+)
+from dragoman.service.wire import POOLINGS, embed_result, server_info, translate_result
+from dragoman.v1 import translation_pb2 as pb
+from dragoman.v1 import translation_pb2_grpc as rpc
+
+__all__ = [
+    "AsyncClient",
+    "Client",
+    "ClientError",
+    "EmbedResult",
+    "Embedding",
+    "FinishReason",
+    "InvalidArgumentError",
+    "ModelInfo",
+    "NotFoundError",
+    "OverloadedError",
+    "Pooling",
+    "ServerError",
+    "ServerInfo",
+    "TimedOutError",
+    "Timings",
+    "Token",
+    "TranslateResult",
+    "Translation",
+    "UnavailableError",
+    "Violation",
+]
+
+DEFAULT_ADDRESS = "127.0.0.1:50051"
+DEFAULT_TIMEOUT_SECONDS = 60.0
+
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+
+
+class Client:
+    """Calls that wait for their answers. May be shared by threads."""
+
+    def __init__(self, address: str = DEFAULT_ADDRESS, *, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> None:
+        """`address` is HOST:PORT; a call that takes longer than `timeout_seconds` raises TimedOutError."""
+        self._channel = grpc.insecure_channel(address, options=_channel_options(address))
+        self._stub = rpc.TranslationServiceStub(self._channel)
+        self._timeout_seconds = timeout_seconds
+
+    def translate(
+        self,
+        texts: Sequence[str],
+        *,
+        to: str = "",
+        source: str = "",
+        model: str = "",
+        max_output_tokens: int | None = None,
+        truncate: bool = False,
+        request_id: str = "",
+        timeout_seconds: float | None = None,
+    ) -> TranslateResult:
+        """Translate each text by itself, in their order. Raises ClientError.
+
+        `to` and `source` are BCP-47 codes, and may be left out where the model has but one language;
+        `max_output_tokens` counts the end token; `truncate` cuts a text that is too long where otherwise the call
+        fails.
+        """
+        request = _translate_request(texts, to, source, model, max_output_tokens, truncate, request_id)
+        return translate_result(self._call(self._stub.Translate, request, timeout_seconds))
+
+    def embed(
+        self,
+        texts: Sequence[str],
+        *,
+        source: str = "",
+        model: str = "",
+        pooling: Pooling = Pooling.MEAN,
+        normalize: bool = True,
+        truncate: bool = False,
+        request_id: str = "",
+        timeout_seconds: float | None = None,
+    ) -> EmbedResult:
+        """Turn each text into a vector, or without pooling each of its tokens. Raises ClientError.
+
+        `normalize` scales each vector to length 1; for the rest see `translate`.
+        """
+        request = _embed_request(texts, source, model, pooling, normalize, truncate, request_id)
+        return embed_result(self._call(self._stub.Embed, request, timeout_seconds))
+
+    def info(self, *, timeout_seconds: float | None = None) -> ServerInfo:
+        """What the server has loaded. Raises ClientError."""
+        return server_info(self._call(self._stub.GetInfo, pb.GetInfoRequest(), timeout_seconds))
+
+    def close(self) -> None:
+        """Close the channel."""
+        self._channel.close()
+
+    def __enter__(self) -> Self:
+        """The client itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the channel."""
+        self.close()
+
+    def _call(
+        self, method: "grpc.UnaryUnaryMultiCallable[Request, Response]", request: Request, timeout_seconds: float | None
+    ) -> Response:
+        try:
+            return method(request, timeout=_seconds(timeout_seconds, self._timeout_seconds))
+        except grpc.RpcError as error:
+            metadata: Any = error.trailing_metadata()
+            raise client_error(error.code(), error.details(), metadata) from error
+
+
+class AsyncClient:
+    """Calls that are awaited. Belongs to the event loop that it was made on."""
+
+    def __init__(self, address: str = DEFAULT_ADDRESS, *, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> None:
+        """See Client."""
+        self._channel = grpc.aio.insecure_channel(address, options=_channel_options(address))
+        self._stub = rpc.TranslationServiceStub(self._channel)
+        self._timeout_seconds = timeout_seconds
+
+    async def translate(
+        self,
+        texts: Sequence[str],
+        *,
+        to: str = "",
+        source: str = "",
+        model: str = "",
+        max_output_tokens: int | None = None,
+        truncate: bool = False,
+        request_id: str = "",
+        timeout_seconds: float | None = None,
+    ) -> TranslateResult:
+        """See `Client.translate`. Cancelling it cancels the call."""
+        request = _translate_request(texts, to, source, model, max_output_tokens, truncate, request_id)
+        return translate_result(await self._call(self._stub.Translate, request, timeout_seconds))
+
+    async def embed(
+        self,
+        texts: Sequence[str],
+        *,
+        source: str = "",
+        model: str = "",
+        pooling: Pooling = Pooling.MEAN,
+        normalize: bool = True,
+        truncate: bool = False,
+        request_id: str = "",
+        timeout_seconds: float | None = None,
+    ) -> EmbedResult:
+        """See `Client.embed`. Cancelling it cancels the call."""
+        request = _embed_request(texts, source, model, pooling, normalize, truncate, request_id)
+        return embed_result(await self._call(self._stub.Embed, request, timeout_seconds))
+
+    async def info(self, *, timeout_seconds: float | None = None) -> ServerInfo:
+        """See `Client.info`."""
+        return server_info(await self._call(self._stub.GetInfo, pb.GetInfoRequest(), timeout_seconds))
+
+    async def close(self) -> None:
+        """Close the channel, and cancel what is under way."""
+        await self._channel.close()
+
+    async def __aenter__(self) -> Self:
+        """The client itself."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the channel."""
+        await self.close()
+
+    async def _call(
+        self,
+        method: "grpc.aio.UnaryUnaryMultiCallable[Request, Response]",
+        request: Request,
+        timeout_seconds: float | None,
+    ) -> Response:
+        try:
+            return await method(request, timeout=_seconds(timeout_seconds, self._timeout_seconds))
+        except grpc.aio.AioRpcError as error:
+            raise client_error(error.code(), error.details(), error.trailing_metadata()) from error
+
+
+def _translate_request(
+    texts: Sequence[str],
+    to: str,
+    source: str,
+    model: str,
+    max_output_tokens: int | None,
+    truncate: bool,
+    request_id: str,
+) -> pb.TranslateRequest:
+    return pb.TranslateRequest(
+        texts=_several(texts),
+        source_language=source,
+        target_language=to,
+        model=model,
+        max_output_tokens=max_output_tokens,
+        truncate=truncate,
+        request_id=request_id,
+    )
+
+
+def _embed_request(
+    texts: Sequence[str],
+    source: str,
+    model: str,
+    pooling: Pooling,
+    normalize: bool,
+    truncate: bool,
+    request_id: str,
+) -> pb.EmbedRequest:
+    return pb.EmbedRequest(
+        texts=_several(texts),
+        source_language=source,
+        model=model,
+        pooling=POOLINGS[pooling],
+        normalize=normalize,
+        truncate=truncate,
+        request_id=request_id,
+    )
+
+
+def _several(texts: Sequence[str]) -> Sequence[str]:
+    if isinstance(texts, str):
+        raise ValueError("texts must be a list of texts, is a single one")
+    return texts
+
+
+def _seconds(asked: float | None, usual: float) -> float:
+    return usual if asked is None else asked
+
+
+def _channel_options(address: str) -> list[tuple[str, int]]:
+    # The server bounds its answers; a client's own default would refuse some of them.
+    options = [("grpc.max_receive_message_length", -1)]
+    if _is_loopback(address):
+        # A proxy of the environment is for the world outside.
+        options.append(("grpc.enable_http_proxy", 0))
+    return options
+
+
+def _is_loopback(address: str) -> bool:
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

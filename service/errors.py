@@ -1,0 +1,128 @@
+"""What can go wrong with a call, in the service's own words. `service.status` maps it to gRPC.
+
+    ServiceError
+    ├── InvalidRequestError        the caller's fault; names the field
+    │   ├── TooLongError           a text beyond one of the model's limits
+    │   └── UnknownLanguageError   lists the languages there are
+    ├── UnknownModelError          lists the models there are
+    ├── OverloadedError            the queue is full; says when to come again
+    ├── LateError                  the caller's deadline has passed
+    │   └── TooLateError           before the engine had its texts
+    ├── NotServingError            the server is starting, stopping, or out of order
+    └── ModelFailedError           the model itself failed on a text
+
+Messages are one line of ASCII, and never repeat a text. Of the caller's words only the names of languages and
+models return, cut and escaped by `quoted`.
+"""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+QUOTED_CHARACTERS = 40
+"""Most characters that an error repeats of a name that the caller gave."""
+
+LISTED_NAMES = 30
+"""Most names that an error lists of what there is."""
+
+RETRY_AFTER_SECONDS = 1.0
+"""When a caller whom a full queue refused should come again."""
+
+
+class ServiceError(Exception):
+    """A call that is not answered; the message says why."""
+
+    refusal: ClassVar[str | None] = None
+    """Under which reason `dragoman_refused_total` counts it; None where work was begun for the call."""
+
+
+class InvalidRequestError(ServiceError):
+    """A request that can never be answered as it is."""
+
+    refusal = "bad_request"
+
+    def __init__(self, field: str, fault: str) -> None:
+        """`field` is as in the proto, with an index where it repeats: `texts[3]`; `fault` goes on the sentence."""
+        super().__init__(f"{field} {fault}")
+        self.field = field
+        self.fault = fault
+
+
+class TooLongError(InvalidRequestError):
+    """A text that is longer than the model can read."""
+
+    refusal = "too_long"
+
+    def __init__(self, index: int, count: int, limit: int, unit: str) -> None:
+        super().__init__(f"texts[{index}]", f"has {count} {unit}, the limit is {limit}; shorten it or set truncate")
+        self.index = index
+
+
+class UnknownLanguageError(InvalidRequestError):
+    """A language that the model does not read or write, or none where it has several."""
+
+    def __init__(self, field: str, asked: str, offered: Sequence[str]) -> None:
+        what = f"{quoted(asked)} is not known" if asked else "is missing"
+        super().__init__(field, f"{what}; this model has {listed(offered)}")
+
+
+class UnknownModelError(ServiceError):
+    """A model that is not loaded, or none named where there are several."""
+
+    refusal = "bad_request"
+    field = "model"
+
+    def __init__(self, asked: str, offered: Sequence[str]) -> None:
+        what = f"{quoted(asked)} is not known" if asked else "is missing"
+        self.fault = f"{what}; this server has {listed(offered)}"
+        super().__init__(f"model {self.fault}")
+
+
+class OverloadedError(ServiceError):
+    """The queue cannot take the call now."""
+
+    refusal = "queue_full"
+
+    def __init__(self, reason: str, retry_after_seconds: float = RETRY_AFTER_SECONDS) -> None:
+        super().__init__(f"{reason}; come again in {retry_after_seconds:g} s")
+        self.retry_after_seconds = retry_after_seconds
+
+
+class LateError(ServiceError):
+    """The caller's deadline passed while its texts were in the engine."""
+
+    def __init__(self) -> None:
+        super().__init__("the deadline passed before the answer was ready")
+
+
+class TooLateError(LateError):
+    """The caller's deadline passed before the engine had the texts."""
+
+    refusal = "deadline"
+
+
+class NotServingError(ServiceError):
+    """The server takes no calls now."""
+
+    refusal = "draining"
+
+
+class ModelFailedError(ServiceError):
+    """The model failed on a text, or on a batch that held it."""
+
+    def __init__(self, index: int, fault: str) -> None:
+        super().__init__(f"the model failed on texts[{index}]: {fault}")
+
+
+def quoted(name: str) -> str:
+    """A name that the caller gave, short and in ASCII, between quotes."""
+    short = name if len(name) <= QUOTED_CHARACTERS else name[: QUOTED_CHARACTERS - 3] + "..."
+    return ascii(short)
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names of what there is, in ASCII; not all of them where they are many."""
+    if not names:
+        return "none"
+    shown = ", ".join(ascii(name)[1:-1] for name in names[:LISTED_NAMES])
+    more = len(names) - LISTED_NAMES
+    return f"{shown} and {more} more" if more > 0 else shown

@@ -1,0 +1,107 @@
+"""From asyncio to the engine's thread and back: the sequences of one call, awaited together."""
+
+import asyncio
+from collections.abc import Callable
+from collections.abc import Sequence as Row
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+
+from dragoman.service.engine.engine import Engine
+from dragoman.service.engine.sequence import Finish, QueueFullError, Sequence, StoppedError
+from dragoman.service.errors import LateError, ModelFailedError, NotServingError, OverloadedError
+
+DEADLINE_SLACK_SECONDS = 0.1
+"""By how much gRPC may end a call before the engine's clock says that its deadline has come."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is asked of the engine for one text."""
+
+    index: int
+    """Of the text in the request; errors name it."""
+    source: tuple[int, ...]
+    max_output: int
+    """As in Sequence: 0 asks for the encoder's states."""
+
+
+Landed = Callable[[int, Sequence], None]
+"""Gets each sequence, with its place among the orders, on the event loop as it ends well."""
+
+
+async def fly(engine: Engine, orders: Row[Order], deadline: float | None, landed: Landed) -> list[Sequence]:
+    """Run `orders`, and return their sequences in the same order.
+
+    `deadline` is by the engine's clock. One that fails makes the call fail and takes the others with it, and so does
+    the caller's going away. Raises OverloadedError, NotServingError, LateError or ModelFailedError, and what `landed`
+    raises.
+    """
+    if not orders:
+        return []
+    flight = _Flight(orders, deadline, landed)
+    _submit(engine, flight.sequences)
+    try:
+        await flight.ended
+    except BaseException:
+        # Past the deadline the engine drops them by itself, and can then tell lateness from a caller's change of mind.
+        if deadline is None or engine.clock() < deadline - DEADLINE_SLACK_SECONDS:
+            for sequence in flight.sequences:
+                sequence.cancel()
+        raise
+    return flight.sequences
+
+
+class _Flight:
+    """The sequences of one call, from the engine's thread back onto the event loop."""
+
+    def __init__(self, orders: Row[Order], deadline: float | None, landed: Landed) -> None:
+        self._orders = orders
+        self._landed = landed
+        self._loop = asyncio.get_running_loop()
+        self._left = len(orders)
+        self.ended: asyncio.Future[None] = self._loop.create_future()
+        """Done when the last one has ended, or the first one has failed."""
+        self.sequences = [
+            Sequence(order.source, order.max_output, partial(self._done, place), deadline)
+            for place, order in enumerate(orders)
+        ]
+
+    def _done(self, place: int, sequence: Sequence) -> None:
+        # On the engine's thread. The loop may be closed already when an engine stops late; then nobody waits.
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._land, place, sequence)
+
+    def _land(self, place: int, sequence: Sequence) -> None:
+        if self.ended.done():
+            return
+        try:
+            _check(self._orders[place].index, sequence)
+            self._landed(place, sequence)
+        except Exception as error:
+            self.ended.set_exception(error)
+            return
+        self._left -= 1
+        if not self._left:
+            self.ended.set_result(None)
+
+
+def _submit(engine: Engine, sequences: Row[Sequence]) -> None:
+    try:
+        engine.submit(sequences)
+    except QueueFullError as error:
+        raise OverloadedError(str(error)) from error
+    except StoppedError as error:
+        raise NotServingError(str(error)) from error
+
+
+def _check(index: int, sequence: Sequence) -> None:
+    """Raise what became of a sequence, if it did not end well."""
+    if sequence.finish in (Finish.DEADLINE, Finish.CANCELLED):
+        raise LateError
+    if sequence.finish is not Finish.FAILED:
+        return
+    if isinstance(sequence.error, StoppedError):
+        raise NotServingError(str(sequence.error)) from sequence.error
+    fault = str(sequence.error) if isinstance(sequence.error, ArithmeticError) else "the runtime raised an error"
+    raise ModelFailedError(index, fault) from sequence.error

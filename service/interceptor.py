@@ -1,0 +1,101 @@
+"""Around every call of our own methods: counted, timed, let in or not, and its errors turned into a status."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NoReturn, TypeVar
+
+import grpc
+
+from dragoman.service.errors import ModelFailedError, ServiceError
+from dragoman.service.lifecycle import Lifecycle
+from dragoman.service.metrics import MethodMetrics, Metrics
+from dragoman.service.status import CallStatus, status_of
+
+log = logging.getLogger(__name__)
+
+UNEXPECTED = CallStatus(grpc.StatusCode.INTERNAL, "the server failed; its log says why")
+
+LATE_SECONDS = 0.05
+"""A call that is cancelled with less than this left ran into its deadline, which gRPC tells in no other way."""
+
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+Context = grpc.aio.ServicerContext[Any, Any]
+Handler = Callable[[Any, Context], Awaitable[Any]]
+
+
+class CallInterceptor(grpc.aio.ServerInterceptor):
+    """Wraps the unary methods of `service`; lets everything else pass untouched, and uncounted."""
+
+    def __init__(self, service: str, methods: tuple[str, ...], metrics: Metrics, lifecycle: Lifecycle) -> None:
+        self._lifecycle = lifecycle
+        self._refused = metrics.refused
+        self._methods: Mapping[str, MethodMetrics] = {
+            f"/{service}/{method}": MethodMetrics(metrics, service, method) for method in methods
+        }
+
+    async def intercept_service(
+        self,
+        continuation: "Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Request, Response] | None]]",
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> "grpc.RpcMethodHandler[Request, Response] | None":
+        """Part of grpc.aio.ServerInterceptor."""
+        handler = await continuation(handler_call_details)
+        metrics = self._methods.get(handler_call_details.method)
+        if metrics is None or handler is None:
+            return handler
+        return grpc.unary_unary_rpc_method_handler(
+            self._around(handler.unary_unary, metrics),  # type: ignore[arg-type]
+            handler.request_deserializer,
+            handler.response_serializer,
+        )
+
+    def _around(self, answer: Handler, metrics: MethodMetrics) -> Handler:
+        async def call(request: Any, context: Context) -> Any:
+            started = time.monotonic()
+            metrics.started()
+            code = grpc.StatusCode.UNKNOWN
+            try:
+                response = await self._admitted(answer, request, context)
+                code = grpc.StatusCode.OK
+            except asyncio.CancelledError:
+                code = _cancelled_code(context)
+                raise
+            except Exception as error:
+                status = self._status(error)
+                code = status.code
+                await _abort(context, status)
+            finally:
+                metrics.handled(code, time.monotonic() - started)
+            return response
+
+        return call
+
+    async def _admitted(self, answer: Handler, request: Any, context: Context) -> Any:
+        self._lifecycle.enter()
+        try:
+            return await answer(request, context)
+        finally:
+            self._lifecycle.leave()
+
+    def _status(self, error: Exception) -> CallStatus:
+        if not isinstance(error, ServiceError):
+            log.error("a call failed", exc_info=error)
+            return UNEXPECTED
+        if isinstance(error, ModelFailedError):
+            log.error("%s", error, exc_info=error.__cause__)
+        if error.refusal is not None:
+            self._refused.labels(error.refusal).inc()
+        return status_of(error)
+
+
+async def _abort(context: Context, status: CallStatus) -> NoReturn:
+    await context.abort(status.code, status.message, status.metadata)
+
+
+def _cancelled_code(context: Context) -> grpc.StatusCode:
+    left: float | None = context.time_remaining()
+    late = left is not None and left < LATE_SECONDS
+    return grpc.StatusCode.DEADLINE_EXCEEDED if late else grpc.StatusCode.CANCELLED

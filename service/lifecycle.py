@@ -1,0 +1,57 @@
+"""What a server is doing: starting, serving, stopping, or out of order; and how many calls it is busy with."""
+
+import asyncio
+from enum import Enum
+
+from dragoman.service.errors import NotServingError
+
+
+class State(Enum):
+    """The value says why no calls are taken."""
+
+    STARTING = "the server is starting"
+    SERVING = "the server is serving"
+    STOPPING = "the server is stopping"
+    BROKEN = "the engine has stopped; the server must be restarted"
+
+
+class Lifecycle:
+    """The state of one server. Belongs to its event loop; only `state` may be read from elsewhere."""
+
+    def __init__(self) -> None:
+        self.state = State.STARTING
+        self._calls = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @property
+    def ready(self) -> bool:
+        """Whether calls are answered now."""
+        return self.state is State.SERVING
+
+    @property
+    def alive(self) -> bool:
+        """Whether calls are answered now or will be, without a restart."""
+        return self.state is not State.BROKEN
+
+    def move(self, state: State) -> None:
+        """Go on to `state`. A server that stops does nothing else any more."""
+        if self.state is not State.STOPPING:
+            self.state = state
+
+    def enter(self) -> None:
+        """A call comes in. Raises NotServingError unless serving."""
+        if not self.ready:
+            raise NotServingError(self.state.value)
+        self._calls += 1
+        self._idle.clear()
+
+    def leave(self) -> None:
+        """A call that entered has ended."""
+        self._calls -= 1
+        if not self._calls:
+            self._idle.set()
+
+    async def idle(self) -> None:
+        """Wait until no call is left."""
+        await self._idle.wait()

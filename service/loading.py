@@ -1,0 +1,125 @@
+"""From a bundle on disk to a model that is warm: all that must succeed before a server says that it is ready."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from dragoman.export.bundle import TOKENIZER_FOLDER, Bundle, BundleError, Manifest, open_bundle
+from dragoman.model.tokenizer import SentencePieceTokenizer, Tokenizer
+from dragoman.service.engine.runner import RowInput, Runner
+from dragoman.service.settings import ServerSettings
+
+INSTALL_RUNTIME = "pip install 'dragoman[cpu]', or 'dragoman[gpu]' for NVIDIA GPUs"
+
+WARMUP_STEPS = 4
+"""How many tokens each warm-up batch decodes."""
+
+
+class StartupError(Exception):
+    """A server that cannot start; the message is one line, for whoever started it."""
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model in memory, warm, that no engine drives yet."""
+
+    manifest: Manifest
+    tokenizer: Tokenizer
+    runner: Runner
+    provider: str
+    """The execution provider really in use."""
+    runtime_version: str
+    load_seconds: float
+    warmup_seconds: float
+
+
+def read_bundle(folder: Path) -> Bundle:
+    """The bundle in `folder`, its files checked. Raises StartupError that names the file at fault."""
+    try:
+        return open_bundle(folder)
+    except (BundleError, OSError) as error:
+        raise StartupError(f"bundle refused: {error}") from error
+
+
+def check_runtime() -> str:
+    """The version of the ONNX Runtime that is installed. Raises StartupError where there is none, or two at once."""
+    found = {name: _version_of(name) for name in ("onnxruntime", "onnxruntime-gpu")}
+    if all(found.values()):
+        raise StartupError(
+            "onnxruntime and onnxruntime-gpu are both installed, in one folder: uninstall both, then " + INSTALL_RUNTIME
+        )
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise StartupError(f"ONNX Runtime is not installed: {INSTALL_RUNTIME}") from error
+    return str(onnxruntime.__version__)
+
+
+def verify_model(bundle: Bundle, threads: int) -> None:
+    """Replay the bundle's golden answers on this machine. Raises StartupError that names the check that failed."""
+    check_runtime()
+    from dragoman.export.verify import VerificationError, verify_bundle
+
+    try:
+        verify_bundle(bundle, threads=threads)
+    except VerificationError as error:
+        raise StartupError(f"the bundle failed its verification: {error}") from error
+
+
+def load_model(bundle: Bundle, settings: ServerSettings) -> LoadedModel:
+    """Read `bundle` into memory and warm it up. Raises StartupError."""
+    runtime_version = check_runtime()
+    from dragoman.service.engine.ort_runner import OrtRunner, ProviderError
+
+    started = time.monotonic()
+    try:
+        tokenizer = SentencePieceTokenizer(bundle.path(TOKENIZER_FOLDER))
+        runner = OrtRunner(
+            bundle, provider=settings.provider, threads=settings.compute_threads, max_rows=settings.max_rows
+        )
+        loaded = time.monotonic()
+        sources = [text.source_ids for text in bundle.golden()]
+        warm_up(runner, sources, bundle.manifest.decoding.start_id, settings.max_rows)
+    except ProviderError as error:
+        raise StartupError(str(error)) from error
+    except Exception as error:
+        raise StartupError(f"the model could not be loaded: {_one_line(error)}") from error
+    return LoadedModel(
+        manifest=bundle.manifest,
+        tokenizer=tokenizer,
+        runner=runner,
+        provider=runner.provider,
+        runtime_version=runtime_version,
+        load_seconds=loaded - started,
+        warmup_seconds=time.monotonic() - loaded,
+    )
+
+
+def warm_up(runner: Runner, sources: Sequence[Sequence[int]], start_id: int, max_rows: int) -> None:
+    """Run what calls will run, in small and in full batches, so that the first caller does not pay for it."""
+    if not sources:
+        return
+    for count in sorted({1, min(max_rows, len(sources))}):
+        batch = sources[:count]
+        runner.embed(batch)
+        runner.insert(batch, 0)
+        tokens = [start_id] * count
+        for position in range(WARMUP_STEPS):
+            steps = runner.step([RowInput(token, position) for token in tokens])
+            tokens = [step.token for step in steps]
+        for row in range(count):
+            runner.clear_row(row)
+    runner.rest()
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+def _version_of(distribution: str) -> str | None:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None

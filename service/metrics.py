@@ -1,0 +1,244 @@
+"""Every metric of the service, and the only place that names one.
+
+Label values come from closed sets, so that no caller can make a series; all of them are there from the start, at 0.
+Gauges of the engine are read from it when somebody scrapes, so that they cannot drift.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import grpc
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+
+from dragoman.service.engine.engine import Engine
+from dragoman.service.engine.sequence import Finish
+from dragoman.service.engine.sequence import Sequence as EngineSequence
+
+SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60)
+"""Bounds for calls and their phases: from an embedding of 2 ms to a document of a minute."""
+
+STEP_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2)
+ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+OTHER_LANGUAGE = "other"
+"""Stands for the target language of texts that have none: those of Embed."""
+
+PHASES = ("queue", "tokenize", "encode", "decode", "detokenize")
+TOKEN_KINDS = ("source", "output", "padding", "wasted")
+OPERATIONS = ("translate", "embed")
+FINISH_REASONS = ("end", "length", "repetition", "cancelled", "deadline", "failed")
+REFUSALS = ("queue_full", "deadline", "too_long", "bad_request", "draining", "unauthenticated", "rate")
+MEMORY_PARTS = ("weights", "cache_reserved", "cache_used", "buffers")
+WASTED = frozenset({Finish.CANCELLED, Finish.DEADLINE, Finish.FAILED})
+
+RPC_LABELS = ("grpc_type", "grpc_service", "grpc_method")
+
+
+@dataclass(frozen=True)
+class Family:
+    """A metric as users see it."""
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    help: str
+
+
+class Metrics:
+    """The metrics of one server, on a registry of its own."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.registry = registry
+        self.families: list[Family] = []
+        """Everything that is defined here, in the order of the documentation."""
+        model = ("model",)
+        self.model_info = self._gauge(
+            "dragoman_model_info",
+            "1; the labels say which model runs, and where it really runs.",
+            ("model", "version", "family", "precision", "provider"),
+        )
+        self.ready = self._gauge("dragoman_ready", "1 while the model answers calls, else 0.", model)
+        self.phase_seconds = self._histogram(
+            "dragoman_phase_seconds",
+            "Time spent in one phase: queue, encode and decode of each text, tokenize and detokenize of each call.",
+            ("model", "phase"),
+            SECONDS,
+        )
+        self.time_to_first_token_seconds = self._histogram(
+            "dragoman_time_to_first_token_seconds",
+            "Time from entering the queue to the first output token, of each text.",
+            model,
+            SECONDS,
+        )
+        self.step_seconds = self._histogram(
+            "dragoman_step_seconds", "Time of one step of the decoder.", model, STEP_SECONDS
+        )
+        self.batch_rows = self._histogram("dragoman_batch_rows", "Texts in one step of the decoder.", model, ROWS)
+        self.tokens = self._counter(
+            "dragoman_tokens_total",
+            "Tokens: source and padding as encoded, output as decoded, "
+            "wasted those of the output that nobody received.",
+            ("model", "kind"),
+        )
+        self.texts = self._counter(
+            "dragoman_texts_total",
+            "Texts of calls that were answered; those of Embed have the target language 'other'.",
+            ("model", "operation", "target_language"),
+        )
+        self.finished = self._counter(
+            "dragoman_finished_total", "Texts that left the engine, by the reason.", ("model", "reason")
+        )
+        self.refused = self._counter(
+            "dragoman_refused_total", "Calls that were refused before any work was done for them.", ("reason",)
+        )
+        self.queue_tokens = self._gauge(
+            "dragoman_queue_tokens", "Tokens, of sources and longest outputs together, that wait.", model
+        )
+        self.queue_sequences = self._gauge("dragoman_queue_sequences", "Texts that wait.", model)
+        self.active_rows = self._gauge("dragoman_active_rows", "Texts that are being decoded.", model)
+        self.memory_bytes = self._gauge(
+            "dragoman_memory_bytes", "Memory that the engine holds, by what for.", ("model", "part")
+        )
+        self.model_load_seconds = self._gauge("dragoman_model_load_seconds", "Time that loading took.", model)
+        self.warmup_seconds = self._gauge("dragoman_warmup_seconds", "Time that warming up took.", model)
+        self.rpc_started = self._counter("grpc_server_started_total", "Calls that began.", RPC_LABELS)
+        self.rpc_handled = self._counter(
+            "grpc_server_handled_total", "Calls that ended, by status.", (*RPC_LABELS, "grpc_code")
+        )
+        self.rpc_seconds = self._histogram(
+            "grpc_server_handling_seconds", "Time from a call's beginning to its end.", RPC_LABELS, SECONDS
+        )
+        ProcessCollector(registry=registry)
+        for reason in REFUSALS:
+            self.refused.labels(reason)
+
+    def _counter(self, name: str, help: str, labels: tuple[str, ...]) -> Counter:
+        self.families.append(Family(name, "counter", labels, help))
+        return Counter(name, help, labels, registry=self.registry)
+
+    def _gauge(self, name: str, help: str, labels: tuple[str, ...]) -> Gauge:
+        self.families.append(Family(name, "gauge", labels, help))
+        return Gauge(name, help, labels, registry=self.registry)
+
+    def _histogram(self, name: str, help: str, labels: tuple[str, ...], buckets: Sequence[float]) -> Histogram:
+        self.families.append(Family(name, "histogram", labels, help))
+        return Histogram(name, help, labels, registry=self.registry, buckets=buckets)
+
+
+class MethodMetrics:
+    """The metrics of one gRPC method, bound once."""
+
+    def __init__(self, metrics: Metrics, service: str, method: str) -> None:
+        labels = ("unary", service, method)
+        self._started = metrics.rpc_started.labels(*labels)
+        self._handled = {code: metrics.rpc_handled.labels(*labels, code.name) for code in grpc.StatusCode}
+        self._seconds = metrics.rpc_seconds.labels(*labels)
+
+    def started(self) -> None:
+        """A call began."""
+        self._started.inc()
+
+    def handled(self, code: grpc.StatusCode, seconds: float) -> None:
+        """A call ended with `code`, `seconds` after its beginning."""
+        self._handled[code].inc()
+        self._seconds.observe(seconds)
+
+
+class ModelMetrics:
+    """The metrics of one model, bound once; the engine's Observer."""
+
+    def __init__(self, metrics: Metrics, name: str, target_languages: Sequence[str]) -> None:
+        self._metrics = metrics
+        self._name = name
+        self._phases = {phase: metrics.phase_seconds.labels(name, phase) for phase in PHASES}
+        self._first_token = metrics.time_to_first_token_seconds.labels(name)
+        self._step_seconds = metrics.step_seconds.labels(name)
+        self._batch_rows = metrics.batch_rows.labels(name)
+        self._tokens = {kind: metrics.tokens.labels(name, kind) for kind in TOKEN_KINDS}
+        self._translated = {
+            language: metrics.texts.labels(name, "translate", language)
+            for language in (*target_languages, OTHER_LANGUAGE)
+        }
+        self._embedded = metrics.texts.labels(name, "embed", OTHER_LANGUAGE)
+        self._finished = {reason: metrics.finished.labels(name, reason) for reason in FINISH_REASONS}
+        self._gauges = {
+            gauge: gauge.labels(name)
+            for gauge in (
+                metrics.ready,
+                metrics.queue_tokens,
+                metrics.queue_sequences,
+                metrics.active_rows,
+                metrics.model_load_seconds,
+                metrics.warmup_seconds,
+            )
+        }
+        self._memory = {part: metrics.memory_bytes.labels(name, part) for part in MEMORY_PARTS}
+
+    def readiness(self, ready: Callable[[], bool]) -> None:
+        """Ask `ready` at each scrape."""
+        self._gauges[self._metrics.ready].set_function(lambda: float(ready()))
+
+    def loaded(
+        self, version: str, family: str, precision: str, provider: str, load_seconds: float, warmup_seconds: float
+    ) -> None:
+        """The model is there."""
+        self._metrics.model_info.labels(self._name, version, family, precision, provider).set(1)
+        self._gauges[self._metrics.model_load_seconds].set(load_seconds)
+        self._gauges[self._metrics.warmup_seconds].set(warmup_seconds)
+
+    def watch(self, engine: Engine) -> None:
+        """Ask `engine` for its load and its memory at each scrape."""
+        self._gauges[self._metrics.queue_tokens].set_function(lambda: engine.load().waiting_tokens)
+        self._gauges[self._metrics.queue_sequences].set_function(lambda: engine.load().waiting_sequences)
+        self._gauges[self._metrics.active_rows].set_function(lambda: engine.load().active_rows)
+        for part, gauge in self._memory.items():
+            gauge.set_function(_memory_part(engine, part))
+
+    # --- told by the translator
+
+    def tokenized(self, seconds: float) -> None:
+        """The texts of a call became tokens."""
+        self._phases["tokenize"].observe(seconds)
+
+    def translated(self, texts: int, language: str, detokenize_seconds: float) -> None:
+        """The tokens of a call became `texts` translations into `language`."""
+        self._phases["detokenize"].observe(detokenize_seconds)
+        self._translated.get(language, self._translated[OTHER_LANGUAGE]).inc(texts)
+
+    def embedded(self, texts: int) -> None:
+        """`texts` texts of a call became vectors."""
+        self._embedded.inc(texts)
+
+    # --- told by the engine
+
+    def encoded(self, rows: int, tokens: int, padding: int) -> None:
+        """See `Observer.encoded`."""
+        self._tokens["source"].inc(tokens)
+        self._tokens["padding"].inc(padding)
+
+    def stepped(self, rows: int, seconds: float) -> None:
+        """See `Observer.stepped`."""
+        self._step_seconds.observe(seconds)
+        self._batch_rows.observe(rows)
+        self._tokens["output"].inc(rows)
+
+    def finished(self, sequence: EngineSequence) -> None:
+        """See `Observer.finished`."""
+        finish = sequence.finish
+        if finish is None:
+            return
+        self._finished[finish.value].inc()
+        if finish in WASTED:
+            self._tokens["wasted"].inc(len(sequence.tokens))
+        times = sequence.times
+        if times.admitted:
+            self._phases["queue"].observe(times.admitted - times.submitted)
+        if times.encoded:
+            self._phases["encode"].observe(times.encoded - times.admitted)
+        if times.first_token:
+            self._first_token.observe(times.first_token - times.submitted)
+            self._phases["decode"].observe(times.finished - times.encoded)
+
+
+def _memory_part(engine: Engine, part: str) -> Callable[[], float]:
+    return lambda: float(getattr(engine.memory(), part))

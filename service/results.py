@@ -1,0 +1,150 @@
+"""What a call gives: the values that the server fills and the client hands out."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class FinishReason(Enum):
+    """Why an output ended."""
+
+    END = "end"
+    """The model chose an end token, or the text was blank."""
+    LENGTH = "length"
+    """The limit of output tokens was reached first; the translation may be incomplete."""
+    REPETITION = "repetition"
+    """The model fell into a loop and was stopped."""
+
+
+class Pooling(Enum):
+    """How token states become a vector. The end token is a token like any other; padding never counts."""
+
+    MEAN = "mean"
+    """The mean over all tokens."""
+    CLS = "cls"
+    """The state of the first token."""
+    MAX = "max"
+    """The largest value of each dimension over all tokens."""
+    NONE = "none"
+    """No pooling: one vector a token."""
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Where the time of a call went, in seconds; of several texts the slowest, phase by phase."""
+
+    queue_seconds: float = 0.0
+    tokenize_seconds: float = 0.0
+    encode_seconds: float = 0.0
+    decode_seconds: float = 0.0
+    """Zero for embeddings."""
+
+
+@dataclass(frozen=True)
+class Translation:
+    """One text's translation."""
+
+    text: str
+    finish_reason: FinishReason
+    source_truncated: bool
+    """The text was longer than the model's limit, and only its beginning was translated."""
+    source_tokens: int
+    """Tokens that the model read, the end token counted; 0 for a blank text."""
+    output_tokens: int
+    """Tokens that the model wrote, the end token counted; 0 for a blank text."""
+    score: float | None
+    """Mean natural log-probability of the chosen tokens, the end token included; None for a blank text."""
+
+
+@dataclass(frozen=True)
+class Token:
+    """A token, and the bytes of the text's UTF-8 form that it stands for: from start_byte up to end_byte."""
+
+    id: int
+    start_byte: int
+    end_byte: int
+
+
+@dataclass(frozen=True, eq=False)
+class Embedding:
+    """One text's vector, or its vectors."""
+
+    values: NDArray[np.float32]
+    """[dimension]; without pooling [tokens, dimension]."""
+    tokens: tuple[Token, ...]
+    """Without pooling the tokens in order, the end token last; else none."""
+    source_truncated: bool
+    """The text was longer than the model's limit, and only its beginning was embedded."""
+    source_tokens: int
+    """Tokens that the model read, the end token counted."""
+
+
+@dataclass(frozen=True)
+class TranslateResult:
+    """The answer to a call of Translate."""
+
+    translations: tuple[Translation, ...]
+    """One a text, in the order of the texts."""
+    model: str
+    model_version: str
+    timings: Timings
+    request_id: str = ""
+    """As in the request."""
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The translations alone, in the order of the texts."""
+        return tuple(translation.text for translation in self.translations)
+
+
+@dataclass(frozen=True)
+class EmbedResult:
+    """The answer to a call of Embed."""
+
+    embeddings: tuple[Embedding, ...]
+    """One a text, in the order of the texts."""
+    dimension: int
+    """Numbers a vector."""
+    model: str
+    model_version: str
+    timings: Timings
+    request_id: str = ""
+    """As in the request."""
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """One loaded model."""
+
+    name: str
+    version: str
+    family: str
+    source_languages: tuple[str, ...]
+    """BCP-47."""
+    target_languages: tuple[str, ...]
+    """BCP-47."""
+    precision: str
+    provider: str
+    """The execution provider really in use, such as CPUExecutionProvider."""
+    max_source_tokens: int
+    """The end token counted."""
+    max_output_tokens: int
+    """The end token counted."""
+    max_source_characters: int
+    embedding_dimension: int
+    """Numbers a vector."""
+    threads: int
+
+
+@dataclass(frozen=True)
+class ServerInfo:
+    """A server and what it has loaded."""
+
+    models: tuple[ModelInfo, ...]
+    server_version: str
+    runtime_version: str
+    """ONNX Runtime's version."""
+    resident_memory_bytes: int
+    """Memory of the server process that is resident now."""

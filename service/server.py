@@ -1,0 +1,265 @@
+"""One server process: ports, health, reflection and metrics around the model that it serves.
+
+    serve        reads the bundle, binds the ports, verifies, loads, serves until a signal, and stops
+    Server       what is bound and served, without signals or bundles
+
+A signal at any moment stops the server in order: health says NOT_SERVING, no call is taken any more, running calls go
+on for as long as the grace allows, and the rest is cancelled. A second signal ends the process at once.
+"""
+
+import asyncio
+import errno
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+from prometheus_client import CollectorRegistry
+
+from dragoman.export.bundle import Bundle, Manifest
+from dragoman.service.announcement import announcement, at
+from dragoman.service.aside import ASIDE, run_aside
+from dragoman.service.engine.engine import ENGINE, Engine
+from dragoman.service.exposition import Exposition
+from dragoman.service.interceptor import CallInterceptor
+from dragoman.service.lifecycle import Lifecycle, State
+from dragoman.service.loading import LoadedModel, StartupError, load_model, read_bundle, verify_model
+from dragoman.service.metrics import Metrics, ModelMetrics
+from dragoman.service.results import ModelInfo
+from dragoman.service.servicer import METHODS, SERVICE, ServedModel, TranslationService
+from dragoman.service.settings import ServerSettings
+from dragoman.service.translator import CallLimits, Translator
+from dragoman.v1 import translation_pb2_grpc
+
+SENDING_SECONDS = 0.5
+"""How long the last answers may take on their way out, once the calls themselves are through."""
+
+ENGINE_STOP_SECONDS = 5
+"""How long the engine's current step is waited for."""
+
+IMPATIENT_STATUS = 1
+"""Exit status after a second signal."""
+
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+SERVING = health_pb2.HealthCheckResponse.SERVING
+
+
+class Server:
+    """gRPC and HTTP around one model. Made, opened, given its model and stopped on one event loop."""
+
+    def __init__(self, settings: ServerSettings, manifest: Manifest, registry: CollectorRegistry | None = None) -> None:
+        self._settings = settings
+        self._lifecycle = Lifecycle()
+        self._metrics = Metrics(registry or CollectorRegistry())
+        self._model_metrics = ModelMetrics(self._metrics, manifest.name, manifest.target_languages)
+        self._model_metrics.readiness(lambda: self._lifecycle.ready)
+        self._service = TranslationService()
+        self._health = health.aio.HealthServicer()
+        self._grpc = self._make_grpc()
+        self._exposition: Exposition | None = None
+        self._engine: Engine | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.port = 0
+        """The port that gRPC really listens on, once open."""
+        self.metrics_port = 0
+        """The port that HTTP really listens on, once open."""
+
+    async def open(self) -> None:
+        """Bind both ports and answer on them: metrics and health, but no calls yet.
+
+        Raises StartupError if a port cannot be had.
+        """
+        await self._set_health(NOT_SERVING)
+        host, port, metrics_port = self._settings.host, self._settings.port, self._settings.metrics_port
+        _check_free(host, port)
+        try:
+            self.port = self._grpc.add_insecure_port(at(host, port))
+        except RuntimeError as error:
+            raise StartupError(f"cannot listen on {host}, port {port}") from error
+        _check_free(host, metrics_port)
+        self._exposition = Exposition(
+            host,
+            metrics_port,
+            self._metrics.registry,
+            alive=lambda: self._lifecycle.alive,
+            ready=lambda: self._lifecycle.ready,
+        )
+        self.metrics_port = self._exposition.port
+        self._exposition.start()
+        await self._grpc.start()
+
+    async def add(self, model: LoadedModel) -> ModelInfo:
+        """Serve `model` from now on, and say what it is."""
+        manifest, settings = model.manifest, self._settings
+        rules = manifest.decoding
+        engine = Engine(model.runner, settings.limits, rules.start_id, rules.end_ids, self._model_metrics)
+        self._engine = engine
+        self._model_metrics.watch(engine)
+        self._model_metrics.loaded(
+            manifest.version,
+            manifest.family,
+            manifest.precision,
+            model.provider,
+            model.load_seconds,
+            model.warmup_seconds,
+        )
+        limits = CallLimits(settings.max_texts, settings.max_answer_bytes)
+        translator = Translator(manifest, model.tokenizer, engine, limits, self._model_metrics)
+        info = _model_info(manifest, model.provider, settings.compute_threads)
+        self._service.add(ServedModel(info, translator), model.runtime_version)
+        engine.start(self._when_engine_ends())
+        self._lifecycle.move(State.SERVING)
+        await self._set_health(SERVING)
+        return info
+
+    async def stop(self, grace_seconds: float) -> None:
+        """Take no more calls, let those that run finish within `grace_seconds`, cancel the rest, free everything."""
+        self._lifecycle.move(State.STOPPING)
+        await self._health.enter_graceful_shutdown()
+        closing = asyncio.create_task(self._grpc.stop(grace_seconds))
+        finishing = asyncio.create_task(self._lifecycle.idle())
+        await asyncio.wait({closing, finishing}, return_when=asyncio.FIRST_COMPLETED)
+        finishing.cancel()
+        # Who watches health or has reflection open never hangs up, and is not waited for.
+        await self._grpc.stop(min(grace_seconds, SENDING_SECONDS))
+        await closing
+        if self._engine is not None:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(run_aside(self._engine.stop), ENGINE_STOP_SECONDS)
+        if self._exposition is not None:
+            await run_aside(self._exposition.stop)
+
+    def _make_grpc(self) -> grpc.aio.Server:
+        server = grpc.aio.server(
+            interceptors=[CallInterceptor(SERVICE, METHODS, self._metrics, self._lifecycle)],
+            options=[
+                # Otherwise a second server would share the port, and nobody be told.
+                ("grpc.so_reuseport", 0),
+                ("grpc.max_receive_message_length", self._settings.max_message_bytes),
+                ("grpc.max_send_message_length", -1),
+            ],
+        )
+        translation_pb2_grpc.add_TranslationServiceServicer_to_server(self._service, server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+        return server
+
+    async def _set_health(self, status: int) -> None:
+        for name in ("", SERVICE):
+            await self._health.set(name, status)
+
+    def _when_engine_ends(self) -> Callable[[], None]:
+        loop = asyncio.get_running_loop()
+
+        def note() -> None:
+            self._lifecycle.move(State.BROKEN)
+            if not self._lifecycle.ready:
+                task = loop.create_task(self._set_health(NOT_SERVING))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+
+        def ended() -> None:
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(note)
+
+        return ended
+
+
+def serve(
+    settings: ServerSettings,
+    folder: Path,
+    load: Callable[[Bundle, ServerSettings], LoadedModel] = load_model,
+    verify: Callable[[Bundle, int], None] = verify_model,
+) -> None:
+    """Serve the bundle in `folder` until SIGTERM or SIGINT.
+
+    Raises StartupError if that cannot be done; before a port is bound if the bundle is at fault. `load` and `verify`
+    are what stands between the bundle's files and an answer. Leaves the process if work that cannot be interrupted
+    is still going on.
+    """
+    asyncio.run(_until_signal(_life(settings, folder, load, verify)))
+    if any(thread.name in (ASIDE, ENGINE) for thread in threading.enumerate()):
+        # The interpreter would wait for them, or end under them while they compute.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+
+async def _life(
+    settings: ServerSettings,
+    folder: Path,
+    load: Callable[[Bundle, ServerSettings], LoadedModel],
+    verify: Callable[[Bundle, int], None],
+) -> None:
+    """All that a server does; cancelled, it stops in order."""
+    bundle = await run_aside(lambda: read_bundle(folder))
+    server = Server(settings, bundle.manifest)
+    try:
+        await server.open()
+        if settings.verify:
+            _say(f"Verifying {bundle.manifest.name} on this machine ...")
+            await run_aside(lambda: verify(bundle, settings.compute_threads))
+        _say(f"Loading {bundle.manifest.name} ...")
+        model = await run_aside(lambda: load(bundle, settings))
+        info = await server.add(model)
+        _say(announcement(info, settings.host, server.port, server.metrics_port))
+        await asyncio.Event().wait()
+    finally:
+        await server.stop(settings.grace_seconds)
+
+
+async def _until_signal(life: Coroutine[Any, Any, None]) -> None:
+    """Run `life`; the first signal cancels it, a second one ends the process where it stands."""
+    task = asyncio.create_task(life)
+
+    def on_signal() -> None:
+        if task.cancelling():
+            os._exit(IMPATIENT_STATUS)
+        task.cancel()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, on_signal)
+    with suppress(asyncio.CancelledError):
+        await task
+
+
+def _say(lines: str) -> None:
+    print(lines, flush=True)
+
+
+def _check_free(host: str, port: int) -> None:
+    """Raise StartupError if `port` cannot be listened on; gRPC itself would say why on several lines of its log."""
+    try:
+        for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+            with socket.socket(family, kind, protocol) as trial:
+                trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                trial.bind(address)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise StartupError(f"port {port} on {host} is in use") from error
+        raise StartupError(f"cannot listen on {host}, port {port}: {error.strerror}") from error
+
+
+def _model_info(manifest: Manifest, provider: str, threads: int) -> ModelInfo:
+    return ModelInfo(
+        name=manifest.name,
+        version=manifest.version,
+        family=manifest.family,
+        source_languages=manifest.source_languages,
+        target_languages=manifest.target_languages,
+        precision=manifest.precision,
+        provider=provider,
+        max_source_tokens=manifest.decoding.max_source_tokens,
+        max_output_tokens=manifest.decoding.max_output_tokens,
+        max_source_characters=manifest.max_source_characters,
+        embedding_dimension=manifest.dimensions.d_model,
+        threads=threads,
+    )

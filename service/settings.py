@@ -1,0 +1,106 @@
+"""Every setting of the server: one field here, one flag of `dragoman serve`, one DRAGOMAN_... variable."""
+
+from dataclasses import Field, dataclass, field, fields
+from typing import TypeVar, cast
+
+from dragoman.service.cpus import allowed_cpus
+from dragoman.service.engine.scheduler import Limits
+
+PREFIX = "DRAGOMAN_"
+"""What the names of the variables begin with."""
+
+DEFAULT_HOST = "127.0.0.1"
+DEFAULT_PORT = 50051
+HIGHEST_PORT = 65535
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What a setting is, apart from its name, type and default."""
+
+    help: str
+    minimum: int | None = None
+    maximum: int | None = None
+    choices: tuple[str, ...] = ()
+
+
+def _setting(
+    default: T, help: str, minimum: int | None = None, maximum: int | None = None, choices: tuple[str, ...] = ()
+) -> T:
+    meaning = Meaning(help, minimum, maximum, choices)
+    return field(default=default, metadata={"meaning": meaning})
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """How a server is run. Raises ValueError that names the setting, what it must be, and what it is."""
+
+    host: str = _setting(DEFAULT_HOST, "Address to listen on, for gRPC and for metrics.")
+    port: int = _setting(DEFAULT_PORT, "Port for gRPC; 0 takes a free one.", 0, HIGHEST_PORT)
+    metrics_port: int = _setting(9464, "Port for /metrics, /healthz and /readyz; 0 takes a free one.", 0, HIGHEST_PORT)
+    provider: str = _setting(
+        "auto",
+        "Where the model runs. auto: on CUDA where that can be had, else on the CPU.",
+        choices=("auto", "cpu", "cuda"),
+    )
+    threads: int = _setting(0, "Threads that compute; 0 takes as many as the process may use processors.", 0, 1024)
+    max_rows: int = _setting(32, "Most texts that are decoded together.", 1, 4096)
+    batch_tokens: int = _setting(
+        16384, "Most tokens, of sources and longest outputs together, that are decoded together.", 1
+    )
+    encode_tokens: int = _setting(
+        2048, "Most source tokens, padding counted, that are encoded between two steps of decoding.", 1
+    )
+    queue_sequences: int = _setting(1024, "Most texts that wait; a call beyond is refused.", 1)
+    queue_tokens: int = _setting(
+        262144, "Most tokens, of sources and longest outputs together, that wait; a call beyond is refused.", 1
+    )
+    max_texts: int = _setting(1024, "Most texts of one call.", 1)
+    max_message_bytes: int = _setting(4 * 2**20, "Largest request.", 1024, 2**31 - 1)
+    max_answer_bytes: int = _setting(64 * 2**20, "Largest answer of Embed, by its vectors.", 1024, 2**31 - 1)
+    grace_seconds: int = _setting(20, "How long running calls may go on after SIGTERM or SIGINT.", 0)
+    verify: bool = _setting(True, "Replay the bundle's golden answers before serving.")
+
+    def __post_init__(self) -> None:
+        """Check every setting against its own bounds."""
+        for each in fields(self):
+            _check(each.name, getattr(self, each.name), meaning_of(each))
+
+    @property
+    def compute_threads(self) -> int:
+        """How many threads are to compute."""
+        return self.threads or allowed_cpus()
+
+    @property
+    def limits(self) -> Limits:
+        """The scheduler's part of the settings."""
+        return Limits(
+            rows=self.max_rows,
+            tokens=self.batch_tokens,
+            encode_tokens=self.encode_tokens,
+            queue_sequences=self.queue_sequences,
+            queue_tokens=self.queue_tokens,
+        )
+
+
+def meaning_of(setting: "Field[object]") -> Meaning:
+    """Help and bounds of a field of ServerSettings."""
+    return cast(Meaning, setting.metadata["meaning"])
+
+
+def variable_of(name: str) -> str:
+    """The environment variable of the setting `name`."""
+    return PREFIX + name.upper()
+
+
+def _check(name: str, value: object, meaning: Meaning) -> None:
+    if meaning.choices and value not in meaning.choices:
+        raise ValueError(f"{name} must be one of {', '.join(meaning.choices)}, is {value!r}")
+    if not isinstance(value, int):
+        return
+    if meaning.minimum is not None and value < meaning.minimum:
+        raise ValueError(f"{name} must be at least {meaning.minimum}, is {value}")
+    if meaning.maximum is not None and value > meaning.maximum:
+        raise ValueError(f"{name} must be at most {meaning.maximum}, is {value}")

@@ -1,0 +1,71 @@
+"""The one table from `service.errors` to gRPC: status code, google.rpc details and trailing metadata."""
+
+from dataclasses import dataclass
+
+import grpc
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message
+from google.rpc import error_details_pb2, status_pb2
+
+from dragoman.service.errors import (
+    InvalidRequestError,
+    LateError,
+    ModelFailedError,
+    NotServingError,
+    OverloadedError,
+    ServiceError,
+    UnknownModelError,
+)
+
+CODES: dict[type[ServiceError], grpc.StatusCode] = {
+    InvalidRequestError: grpc.StatusCode.INVALID_ARGUMENT,
+    UnknownModelError: grpc.StatusCode.NOT_FOUND,
+    OverloadedError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    LateError: grpc.StatusCode.DEADLINE_EXCEEDED,
+    NotServingError: grpc.StatusCode.UNAVAILABLE,
+    ModelFailedError: grpc.StatusCode.INTERNAL,
+}
+"""A class that is not listed has the code of its parent."""
+
+DETAILS_KEY = "grpc-status-details-bin"
+"""Trailing metadata that holds a google.rpc.Status."""
+
+PUSHBACK_KEY = "grpc-retry-pushback-ms"
+"""Trailing metadata that gRPC's own retries obey (gRFC A6)."""
+
+
+@dataclass(frozen=True)
+class CallStatus:
+    """How a call that failed is closed."""
+
+    code: grpc.StatusCode
+    message: str
+    metadata: tuple[tuple[str, str | bytes], ...] = ()
+
+
+def status_of(error: ServiceError) -> CallStatus:
+    """Status, details and metadata that stand for `error`."""
+    code = next(CODES[kind] for kind in type(error).__mro__ if kind in CODES)
+    message = str(error)
+    metadata: list[tuple[str, str | bytes]] = []
+    if isinstance(error, OverloadedError):
+        metadata.append((PUSHBACK_KEY, str(round(error.retry_after_seconds * 1000))))
+    detail = _detail(error)
+    if detail is not None:
+        status = status_pb2.Status(code=code.value[0], message=message)
+        status.details.add().Pack(detail)
+        metadata.append((DETAILS_KEY, status.SerializeToString()))
+    return CallStatus(code, message, tuple(metadata))
+
+
+def _detail(error: ServiceError) -> Message | None:
+    if isinstance(error, InvalidRequestError | UnknownModelError):
+        violation = error_details_pb2.BadRequest.FieldViolation(field=error.field, description=error.fault)
+        request: Message = error_details_pb2.BadRequest(field_violations=[violation])
+        return request
+    if isinstance(error, OverloadedError):
+        delay = Duration()
+        delay.FromNanoseconds(round(error.retry_after_seconds * 1e9))
+        retry: Message = error_details_pb2.RetryInfo(retry_delay=delay)
+        return retry
+    return None

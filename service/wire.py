@@ -1,0 +1,192 @@
+"""Between the values of `service.results` and the messages of the proto, both ways side by side."""
+
+import numpy as np
+
+from dragoman.service.results import (
+    Embedding,
+    EmbedResult,
+    FinishReason,
+    ModelInfo,
+    Pooling,
+    ServerInfo,
+    Timings,
+    Token,
+    TranslateResult,
+    Translation,
+)
+from dragoman.v1 import translation_pb2 as pb
+
+FINISH_REASONS = {
+    FinishReason.END: pb.FINISH_REASON_END,
+    FinishReason.LENGTH: pb.FINISH_REASON_LENGTH,
+    FinishReason.REPETITION: pb.FINISH_REASON_REPETITION,
+}
+
+POOLINGS = {
+    Pooling.MEAN: pb.POOLING_MEAN,
+    Pooling.CLS: pb.POOLING_CLS,
+    Pooling.MAX: pb.POOLING_MAX,
+    Pooling.NONE: pb.POOLING_NONE,
+}
+
+_FINISH_REASONS_BACK = {number: reason for reason, number in FINISH_REASONS.items()}
+_POOLINGS_BACK = {number: pooling for pooling, number in POOLINGS.items()}
+
+
+def pooling_from(number: int) -> Pooling | None:
+    """The pooling of a request; None if this version knows no such number."""
+    return Pooling.MEAN if number == pb.POOLING_UNSPECIFIED else _POOLINGS_BACK.get(pb.Pooling.ValueType(number))
+
+
+def translate_response(result: TranslateResult) -> pb.TranslateResponse:
+    """The message that holds `result`."""
+    return pb.TranslateResponse(
+        translations=[
+            pb.Translation(
+                text=each.text,
+                finish_reason=FINISH_REASONS[each.finish_reason],
+                source_truncated=each.source_truncated,
+                source_tokens=each.source_tokens,
+                output_tokens=each.output_tokens,
+                score=each.score,
+            )
+            for each in result.translations
+        ],
+        model=result.model,
+        model_version=result.model_version,
+        timings=_timings_message(result.timings),
+        request_id=result.request_id,
+    )
+
+
+def translate_result(message: pb.TranslateResponse) -> TranslateResult:
+    """What `message` holds."""
+    return TranslateResult(
+        translations=tuple(
+            Translation(
+                text=each.text,
+                finish_reason=_FINISH_REASONS_BACK[each.finish_reason],
+                source_truncated=each.source_truncated,
+                source_tokens=each.source_tokens,
+                output_tokens=each.output_tokens,
+                score=each.score if each.HasField("score") else None,
+            )
+            for each in message.translations
+        ),
+        model=message.model,
+        model_version=message.model_version,
+        timings=_timings(message.timings),
+        request_id=message.request_id,
+    )
+
+
+def embed_response(result: EmbedResult) -> pb.EmbedResponse:
+    """The message that holds `result`."""
+    return pb.EmbedResponse(
+        embeddings=[
+            pb.Embedding(
+                values=each.values.ravel().tolist(),
+                tokens=[pb.Token(id=t.id, start_byte=t.start_byte, end_byte=t.end_byte) for t in each.tokens],
+                source_truncated=each.source_truncated,
+                source_tokens=each.source_tokens,
+            )
+            for each in result.embeddings
+        ],
+        dimension=result.dimension,
+        model=result.model,
+        model_version=result.model_version,
+        timings=_timings_message(result.timings),
+        request_id=result.request_id,
+    )
+
+
+def embed_result(message: pb.EmbedResponse) -> EmbedResult:
+    """What `message` holds."""
+    return EmbedResult(
+        embeddings=tuple(_embedding(each, message.dimension) for each in message.embeddings),
+        dimension=message.dimension,
+        model=message.model,
+        model_version=message.model_version,
+        timings=_timings(message.timings),
+        request_id=message.request_id,
+    )
+
+
+def info_response(info: ServerInfo) -> pb.GetInfoResponse:
+    """The message that holds `info`."""
+    return pb.GetInfoResponse(
+        models=[
+            pb.ModelInfo(
+                name=each.name,
+                version=each.version,
+                family=each.family,
+                source_languages=each.source_languages,
+                target_languages=each.target_languages,
+                precision=each.precision,
+                provider=each.provider,
+                max_source_tokens=each.max_source_tokens,
+                max_output_tokens=each.max_output_tokens,
+                max_source_characters=each.max_source_characters,
+                embedding_dimension=each.embedding_dimension,
+                threads=each.threads,
+            )
+            for each in info.models
+        ],
+        server_version=info.server_version,
+        runtime_version=info.runtime_version,
+        resident_memory_bytes=info.resident_memory_bytes,
+    )
+
+
+def server_info(message: pb.GetInfoResponse) -> ServerInfo:
+    """What `message` holds."""
+    return ServerInfo(
+        models=tuple(
+            ModelInfo(
+                name=each.name,
+                version=each.version,
+                family=each.family,
+                source_languages=tuple(each.source_languages),
+                target_languages=tuple(each.target_languages),
+                precision=each.precision,
+                provider=each.provider,
+                max_source_tokens=each.max_source_tokens,
+                max_output_tokens=each.max_output_tokens,
+                max_source_characters=each.max_source_characters,
+                embedding_dimension=each.embedding_dimension,
+                threads=each.threads,
+            )
+            for each in message.models
+        ),
+        server_version=message.server_version,
+        runtime_version=message.runtime_version,
+        resident_memory_bytes=message.resident_memory_bytes,
+    )
+
+
+def _embedding(message: pb.Embedding, dimension: int) -> Embedding:
+    values = np.array(message.values, dtype=np.float32)
+    return Embedding(
+        values=values.reshape(-1, dimension) if message.tokens else values,
+        tokens=tuple(Token(each.id, each.start_byte, each.end_byte) for each in message.tokens),
+        source_truncated=message.source_truncated,
+        source_tokens=message.source_tokens,
+    )
+
+
+def _timings_message(timings: Timings) -> pb.Timings:
+    return pb.Timings(
+        queue_seconds=timings.queue_seconds,
+        tokenize_seconds=timings.tokenize_seconds,
+        encode_seconds=timings.encode_seconds,
+        decode_seconds=timings.decode_seconds,
+    )
+
+
+def _timings(message: pb.Timings) -> Timings:
+    return Timings(
+        queue_seconds=message.queue_seconds,
+        tokenize_seconds=message.tokenize_seconds,
+        encode_seconds=message.encode_seconds,
+        decode_seconds=message.decode_seconds,
+    )
