@@ -1,0 +1,163 @@
+"""The serving engine over real graphs against the verifier's plain decoding of the same graphs."""
+
+import random
+import threading
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pytest
+
+from dragoman.export.bundle import Bundle
+from dragoman.export.verify import Decoded, GraphDecoder, decode_alone
+from dragoman.service.engine.engine import Engine
+from dragoman.service.engine.ort_runner import OrtRunner, ProviderError
+from dragoman.service.engine.runner import RowInput
+from dragoman.service.engine.scheduler import Limits
+from dragoman.service.engine.sequence import Finish
+from dragoman.service.engine.sequence import Sequence as Text
+
+Source = tuple[int, ...]
+
+
+class Silent:
+    """An observer that looks away."""
+
+    def encoded(self, rows: int, tokens: int, padding: int) -> None: ...
+
+    def stepped(self, rows: int, seconds: float) -> None: ...
+
+    def finished(self, sequence: Text) -> None: ...
+
+
+def sources(count: int, longest: int = 60, seed: int = 0) -> list[Source]:
+    """Sources of random words and of every length up to `longest`."""
+    rng = random.Random(seed)
+    return [(*(rng.randrange(4, 340) for _ in range(rng.randint(1, longest - 1))), 2) for _ in range(count)]
+
+
+def runner_of(bundle: Bundle, rows: int, threads: int = 1) -> OrtRunner:
+    return OrtRunner(bundle, provider="cpu", threads=threads, max_rows=rows)
+
+
+def start(bundle: Bundle, runner: OrtRunner, rows: int) -> Engine:
+    rules = bundle.manifest.decoding
+    limits = Limits(rows, 10**6, 256, 10**4, 10**7)
+    engine = Engine(runner, limits, rules.start_id, rules.end_ids, Silent())
+    engine.start()
+    return engine
+
+
+def run(engine: Engine, asked: Sequence[tuple[Source, int]]) -> list[Text]:
+    """Submit all at once and wait for the last."""
+    done = threading.Semaphore(0)
+    texts = [Text(source, limit, lambda _text: done.release()) for source, limit in asked]
+    engine.submit(texts)
+    for _ in texts:
+        assert done.acquire(timeout=60)
+    return texts
+
+
+@pytest.fixture
+def decoder(bundle: Bundle) -> GraphDecoder:
+    return GraphDecoder(bundle, threads=1)
+
+
+@pytest.fixture(params=[1, 3, 32], ids=lambda rows: f"{rows} rows")
+def engine(bundle: Bundle, request: pytest.FixtureRequest) -> Iterator[Engine]:
+    engine = start(bundle, runner_of(bundle, request.param), request.param)
+    yield engine
+    engine.stop()
+
+
+def test_each_text_has_the_tokens_and_the_score_that_it_has_alone(
+    engine: Engine, bundle: Bundle, decoder: GraphDecoder
+) -> None:
+    asked = [(source, bundle.manifest.decoding.output_limit(len(source))) for source in sources(80)]
+    alone = decode_alone(decoder, [source for source, _ in asked], [limit for _, limit in asked])
+    for order in (asked, asked[::-1]):
+        found = run(engine, order)
+        expected = alone if order is asked else alone[::-1]
+        assert [tuple(text.tokens) for text in found] == [output.tokens for output in expected]
+        assert [text.log_prob for text in found] == [sum(output.log_probs) for output in expected]
+    assert len({len(output.tokens) for output in alone}) > 10  # rows came and went at different steps
+
+
+def test_an_output_ends_at_its_own_limit(engine: Engine, decoder: GraphDecoder) -> None:
+    limits = [1, 2, 3, 40, 64]
+    asked = [(source, limit) for source, limit in zip(sources(5), limits, strict=True)]
+    for text, limit, output in zip(run(engine, asked), limits, decode_of(decoder, asked), strict=True):
+        assert tuple(text.tokens) == output.tokens
+        ended = text.tokens[-1] == 2
+        assert text.finish is (Finish.END if ended else Finish.LENGTH)
+        assert ended or len(text.tokens) == limit
+
+
+def decode_of(decoder: GraphDecoder, asked: Sequence[tuple[Source, int]]) -> list[Decoded]:
+    return decode_alone(decoder, [source for source, _ in asked], [limit for _, limit in asked])
+
+
+def test_states_are_the_encoders_whatever_is_beside(engine: Engine, decoder: GraphDecoder) -> None:
+    asked = sources(20, seed=4)
+    found = run(engine, [(source, 0) for source in asked])
+    for text, source in zip(found, asked, strict=True):
+        right = decoder.encode([source])["hidden"][0, : len(source)]
+        assert np.array_equal(text.states, right)
+
+
+def test_embeddings_and_translations_run_side_by_side(engine: Engine, decoder: GraphDecoder) -> None:
+    asked = [(source, 20 * (index % 2)) for index, source in enumerate(sources(30))]
+    translations = [item for item in asked if item[1]]
+    found = run(engine, asked)
+    assert all(text.finish in (Finish.END, Finish.LENGTH) for text in found)
+    tokens = [tuple(text.tokens) for text in found if text.max_output]
+    assert tokens == [output.tokens for output in decode_of(decoder, translations)]
+
+
+def test_nan_in_unused_cells_spoils_nobody(bundle: Bundle, decoder: GraphDecoder) -> None:
+    """What a row leaves behind is zeroed where it may be NaN; the row that brought it fails alone."""
+    runner = runner_of(bundle, 4)
+    rules = bundle.manifest.decoding
+    asked = sources(4)
+    runner.insert(asked, 0)
+    for cache in (runner._cross, runner._past):
+        for array in cache.arrays.values():
+            array[2] = np.nan
+    steps = runner.step([RowInput(rules.start_id, 0)] * 4)
+    alone = decode_alone(decoder, asked, [1] * 4)
+    assert [np.isfinite(step.log_prob) for step in steps] == [True, True, False, True]
+    assert [steps[row].token for row in (0, 1, 3)] == [alone[row].tokens[0] for row in (0, 1, 3)]
+    runner.clear_row(2)
+    runner.insert(asked[2:3], 2)
+    again = runner.step([RowInput(rules.start_id, 0)] * 4)
+    assert again[2] == (again[2].__class__)(alone[2].tokens[0], alone[2].log_probs[0])
+
+
+def test_the_cache_grows_before_a_row_needs_it_and_falls_back_at_rest(bundle: Bundle) -> None:
+    runner = runner_of(bundle, 2)
+    small = runner.memory().cache_reserved
+    runner.insert(sources(1, longest=50, seed=1), 0)
+    for position in range(40):
+        runner.step([RowInput(5, position)])
+    grown = runner.memory()
+    assert grown.cache_reserved > small
+    assert 0 < grown.cache_used < grown.cache_reserved
+    runner.rest()
+    assert runner.memory().cache_reserved == small
+    assert runner.memory().cache_used == 0
+
+
+def test_a_position_past_the_table_is_an_error_and_not_a_crash(bundle: Bundle) -> None:
+    runner = runner_of(bundle, 1)
+    runner.insert(sources(1), 0)
+    with pytest.raises(ValueError, match="65 positions are needed, the most is 64"):
+        runner.step([RowInput(5, 64)])
+
+
+class TestProviders:
+    def test_cuda_is_refused_where_it_cannot_be_had(self, bundle: Bundle) -> None:
+        with pytest.raises(ProviderError, match="cuda"):
+            OrtRunner(bundle, provider="cuda", threads=1, max_rows=1)
+
+    def test_auto_says_what_it_took(self, bundle: Bundle) -> None:
+        runner = OrtRunner(bundle, provider="auto", threads=1, max_rows=1)
+        assert runner.provider == "CPUExecutionProvider"

@@ -1,0 +1,261 @@
+"""The exported graphs against the PyTorch model that they came from."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+
+from dragoman.export import exporter, proof, verify
+from dragoman.export.bundle import GOLDEN_FILE, Bundle, open_bundle
+from dragoman.export.exporter import export_checkpoint
+from dragoman.export.graphs import DECODER_FILE, ENCODER_FILE
+from dragoman.export.onnx_files import write_graphs
+from dragoman.export.proof import check_names_and_axes
+from dragoman.export.verify import GraphDecoder, VerificationError, verify_bundle
+from dragoman.model.checkpoint import Checkpoint, own_weights
+from dragoman.model.config import TransformerConfig
+from dragoman.model.greedy import greedy, pad
+from tests.tiny import PAPER, TINY, clear_cut, random_model, sentences, tiny_rules
+
+VARIANTS = {
+    "pre-norm": TINY,
+    "post-norm": PAPER,
+    "gelu": dataclasses.replace(TINY, activation="gelu"),
+    "learned positions": dataclasses.replace(TINY, position_kind="learned", position_offset=2),
+    "two embeddings": dataclasses.replace(TINY, shared_embedding=False, tied_output=False),
+    "output bias": dataclasses.replace(TINY, output_bias=True, scale_embedding=False),
+}
+
+
+def export_quietly(checkpoint_folder: Path, bundle_folder: Path, force: bool = False) -> None:
+    texts = sentences(70)
+    export_checkpoint(checkpoint_folder, bundle_folder, texts=texts, force=force, threads=1, progress=lambda _stage: None)
+
+
+def exported(folder: Path, architecture: TransformerConfig, bundle: Bundle) -> GraphDecoder:
+    """A decoder with logits over a random model of this architecture; the manifest is another's of the same shape."""
+    folder.mkdir()
+    write_graphs(folder, random_model(architecture), bundle.manifest.decoding, logits=True)
+    return GraphDecoder(Bundle(folder, bundle.manifest), threads=1, logits=True)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_logits_equal_pytorch_at_every_size(name: str, bundle: Bundle, tmp_path: Path) -> None:
+    model, rules = random_model(VARIANTS[name]), bundle.manifest.decoding
+    decoder = exported(tmp_path / "graphs", VARIANTS[name], bundle)
+    rng = np.random.default_rng(0)
+    allowed = [token for token in range(TINY.target_vocabulary) if token not in rules.suppressed_ids]
+    for batch in (1, 2, 3, 8):
+        for width in (1, 2, 7, 19, TINY.max_positions):
+            for target in (1, 2, 11):
+                sources = [rng.integers(4, 340, max(1, width - row)).tolist() for row in range(batch)]
+                targets = rng.integers(4, 340, (batch, target)).tolist()
+                ids, lengths = pad(sources, rules.pad_id)
+                fed = torch.tensor([[rules.start_id, *row[:-1]] for row in targets])
+                with torch.no_grad():
+                    right = model(ids, lengths, fed)[..., allowed].numpy()
+                found = np.stack([step["logits"] for step in decoder.force(sources, targets)], axis=1)[..., allowed]
+                assert np.abs(found - right).max() < 1e-4, (batch, width, target)
+
+
+def test_a_suppressed_token_has_no_chance_in_the_graph(bundle: Bundle, tmp_path: Path) -> None:
+    decoder = exported(tmp_path / "graphs", TINY, bundle)
+    (step,) = decoder.force([[5, 6, 2]], [[4]])
+    assert np.isneginf(step["logits"][0, list(bundle.manifest.decoding.suppressed_ids)]).all()
+    assert np.isfinite(step["log_prob"]).all()
+
+
+def test_exports_traced_at_other_sizes_give_the_same_answers(
+    checkpoint: Checkpoint, bundle: Bundle, tmp_path: Path
+) -> None:
+    sizes = {"batch": 3, "source": 11, "capacity": 24}
+    write_graphs(tmp_path, checkpoint.model, checkpoint.config.decoding, trace_sizes=sizes)
+    sources = [checkpoint.tokenizer.encode(text) for text in sentences(20)]
+    limits = [40] * len(sources)
+    others = GraphDecoder(Bundle(tmp_path, bundle.manifest), threads=1).decode(sources, limits)
+    assert GraphDecoder(bundle, threads=1).decode(sources, limits) == others
+
+
+def test_no_axis_is_frozen_at_its_traced_size(bundle: Bundle) -> None:
+    fixed = {bundle.manifest.dimensions.heads, bundle.manifest.dimensions.head_width, TINY.d_model, 1}
+    for name in (ENCODER_FILE, DECODER_FILE):
+        graph = onnx.load(bundle.path(name), load_external_data=False).graph
+        for value in (*graph.input, *graph.output):
+            numbers = {axis.dim_value for axis in value.type.tensor_type.shape.dim if axis.HasField("dim_value")}
+            assert numbers <= fixed, value.name
+
+
+def test_the_graphs_hold_standard_operators_only(bundle: Bundle) -> None:
+    for name in (ENCODER_FILE, DECODER_FILE):
+        model = onnx.load(bundle.path(name), load_external_data=False)
+        assert [(entry.domain, entry.version) for entry in model.opset_import] == [("", 24)]
+        assert {node.domain for node in model.graph.node} <= {"", "ai.onnx"}
+        assert not model.functions
+
+
+def test_the_graphs_tell_nothing_of_where_they_were_made(bundle: Bundle) -> None:
+    for name in (ENCODER_FILE, DECODER_FILE):
+        assert b".py" not in bundle.path(name).read_bytes()
+
+
+def test_the_source_lengths_reach_the_cross_attention_of_each_layer(bundle: Bundle) -> None:
+    graph = onnx.load(bundle.path(DECODER_FILE), load_external_data=False).graph
+    consumers = [node for node in graph.node if node.op_type == "Attention" and "source_lengths" in node.input]
+    assert len(consumers) == TINY.decoder_layers
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_each_weight_is_stored_once(tied: bool, tmp_path: Path) -> None:
+    large = dataclasses.replace(TINY, source_vocabulary=20_000, target_vocabulary=20_000, tied_output=tied)
+    model = random_model(large)
+    write_graphs(tmp_path, model, tiny_rules(large))
+    weights = sum(4 * tensor.numel() for tensor in own_weights(model).values())
+    stored = sum(path.stat().st_size for path in tmp_path.iterdir())
+    assert stored <= 1.1 * weights
+
+
+def test_forty_forced_steps_keep_cached_equal_to_uncached(
+    checkpoint: Checkpoint, bundle: Bundle, tmp_path: Path
+) -> None:
+    endless = dataclasses.replace(checkpoint.config.decoding, suppressed_ids=(0, 1, 2, 3))
+    write_graphs(tmp_path, checkpoint.model, endless)
+    decoder = GraphDecoder(Bundle(tmp_path, bundle.manifest), threads=1)
+    sources = [checkpoint.tokenizer.encode(text) for text in sentences(8)]
+    right = greedy(checkpoint.model, endless, sources, [40] * len(sources))
+    found = decoder.force(sources, [output.tokens for output in right])
+    assert {len(output.tokens) for output in right} == {40}
+    for step in range(40):
+        for row, output in enumerate(right):
+            if output.margins[step] > 1e-3:
+                assert found[step]["next_token"][row, 0] == output.tokens[step], (row, step)
+                assert abs(found[step]["log_prob"][row] - output.log_probs[step]) < 1e-4
+
+
+def test_greedy_tokens_equal_the_reference(checkpoint: Checkpoint, bundle: Bundle) -> None:
+    answers = clear_cut(checkpoint, sentences(120, seed=5))
+    assert len(answers) > 100
+    sources = [checkpoint.tokenizer.encode(text) for text in answers]
+    limits = [checkpoint.config.decoding.output_limit(len(source)) for source in sources]
+    found = GraphDecoder(bundle, threads=1).decode(sources, limits)
+    assert [output.tokens for output in found] == [output.tokens for output in answers.values()]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_scores_do_not_depend_on_batch_mates_in_any_bit(
+    threads: int, checkpoint: Checkpoint, bundle: Bundle
+) -> None:
+    decoder = GraphDecoder(bundle, threads)
+    # Lengths of 7, 11 and 15 are those at which attention at an unpadded width sums in another order.
+    rng = np.random.default_rng(3)
+    sources = [rng.integers(4, 340, length).tolist() for length in range(1, 41)]
+    limits = [24] * len(sources)
+    alone = verify.decode_alone(decoder, sources, limits)
+    assert decoder.decode(sources, limits) == alone
+    assert decoder.decode(sources[::-1], limits) == alone[::-1]
+
+
+class TestTheProof:
+    def test_a_bundle_verifies_where_it_was_made(self, bundle: Bundle) -> None:
+        names = [check.name for check in verify_bundle(bundle, threads=2)]
+        assert names == ["tokenizer", "golden answers", "alone equals batched"]
+
+    def test_the_report_says_what_was_compared(self, bundle: Bundle) -> None:
+        report = bundle.report()
+        names = ["names and axes", "shapes", "states and logits", "cached equals uncached", "greedy tokens"]
+        assert [check["name"] for check in report["checks"]] == [*names, "alone equals batched"]
+        assert report["greedy_tokens"]["whole_part"] >= 0.95
+        assert report["versions"]["torch"] == torch.__version__
+
+    def test_golden_texts_are_many_and_clearly_decided(self, bundle: Bundle) -> None:
+        golden = bundle.golden()
+        assert len(golden) >= 64
+        assert min(min(text.margins) for text in golden) > 1e-3
+        assert len({len(text.source_ids) for text in golden}) > 5
+
+    def test_other_weights_are_found_out(self, checkpoint: Checkpoint, bundle: Bundle, tmp_path: Path) -> None:
+        write_graphs(tmp_path, random_model(seed=2), checkpoint.config.decoding)
+        for name in (GOLDEN_FILE, "tokenizer"):
+            (tmp_path / name).symlink_to(bundle.path(name))
+        with pytest.raises(VerificationError, match="golden answers: text 0 gives other tokens"):
+            verify_bundle(Bundle(tmp_path, bundle.manifest), threads=1)
+
+    def test_another_tokenizer_is_found_out(self, bundle: Bundle, tmp_path: Path) -> None:
+        for entry in bundle.manifest.files:
+            (tmp_path / entry.path).parent.mkdir(exist_ok=True)
+            (tmp_path / entry.path).write_bytes(bundle.path(entry.path).read_bytes())
+        golden = json.loads((tmp_path / GOLDEN_FILE).read_text())
+        golden[3]["source_ids"][0] += 1
+        (tmp_path / GOLDEN_FILE).write_text(json.dumps(golden))
+        with pytest.raises(VerificationError, match="tokenizer: text 3"):
+            verify_bundle(Bundle(tmp_path, bundle.manifest), threads=1)
+
+    def test_a_renamed_input_is_found_out(self, bundle: Bundle, tmp_path: Path) -> None:
+        for name in (ENCODER_FILE, DECODER_FILE):
+            model = onnx.load(bundle.path(name), load_external_data=False)
+            if name == ENCODER_FILE:
+                model.graph.input[1].name = "attention_mask"
+            onnx.save(model, tmp_path / name)
+        with pytest.raises(VerificationError, match="encoder.onnx: inputs are .*attention_mask"):
+            check_names_and_axes(Bundle(tmp_path, bundle.manifest))
+
+    def test_a_failed_check_leaves_nothing_behind_and_keeps_the_old_bundle(
+        self, bundle: Bundle, checkpoint_folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        good = write_graphs
+
+        def other_model(folder: Path, model: object, *rest: object, **options: object) -> None:
+            good(folder, random_model(seed=2), *rest, **options)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(exporter, "write_graphs", other_model)
+        beside = sorted(bundle.folder.parent.iterdir())
+        with pytest.raises(VerificationError, match="states and logits|cached equals uncached"):
+            export_quietly(checkpoint_folder, bundle.folder, force=True)
+        assert open_bundle(bundle.folder).manifest == bundle.manifest
+        assert sorted(bundle.folder.parent.iterdir()) == beside
+
+    def test_an_existing_bundle_is_replaced_only_by_force(self, bundle: Bundle, checkpoint_folder: Path) -> None:
+        with pytest.raises(FileExistsError, match="--force"):
+            export_quietly(checkpoint_folder, bundle.folder)
+
+    def test_a_sample_that_proves_too_little_is_refused(
+        self, bundle: Bundle, checkpoint_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(proof, "MARGIN", 0.5)
+        with pytest.raises(VerificationError, match="greedy tokens: only .* texts could be compared whole"):
+            export_quietly(checkpoint_folder, tmp_path / "bundle")
+
+
+def test_made_up_texts_reach_the_whole_vocabulary(checkpoint: Checkpoint) -> None:
+    texts = exporter.made_up_texts(checkpoint.tokenizer)
+    reached = {token for text in texts for token in checkpoint.tokenizer.encode(text)}
+    words = set(range(4 + 256, checkpoint.tokenizer.vocabulary))  # after control ids and bytes
+    assert len(reached & words) > 0.9 * len(words)
+    assert {len(checkpoint.tokenizer.encode(text)) for text in texts} >= set(range(3, 20))
+
+
+def test_a_bundle_works_from_any_folder(bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    moved = tmp_path / "a bündle"
+    for entry in [*bundle.manifest.files, None]:
+        name = entry.path if entry else "manifest.json"
+        (moved / name).parent.mkdir(parents=True, exist_ok=True)
+        (moved / name).write_bytes(bundle.path(name).read_bytes())
+    monkeypatch.chdir(tmp_path)
+    verify_bundle(open_bundle(Path("a bündle")), threads=1)
+
+
+def test_either_of_two_end_tokens_ends_an_output(
+    checkpoint: Checkpoint, bundle: Bundle, tmp_path: Path
+) -> None:
+    answers = clear_cut(checkpoint, sentences(30))
+    second = next(output.tokens[0] for output in answers.values() if len(output.tokens) > 2)
+    rules = dataclasses.replace(checkpoint.config.decoding, end_ids=(2, second))
+    decoder = GraphDecoder(Bundle(bundle.folder, dataclasses.replace(bundle.manifest, decoding=rules)), threads=1)
+    sources = [checkpoint.tokenizer.encode(text) for text in answers]
+    limits = [rules.output_limit(len(source)) for source in sources]
+    found = decoder.decode(sources, limits)
+    assert [output.tokens for output in found] == [o.tokens for o in greedy(checkpoint.model, rules, sources, limits)]
+    assert {output.tokens[-1] for output in found} >= {2, second}
