@@ -1,0 +1,111 @@
+"""A runner whose every answer can be worked out by hand, to drive scheduler, engine and real gRPC calls."""
+
+import math
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from dragoman.service.engine.runner import Memory, RowInput
+from dragoman.service.engine.scheduler import Step
+
+START = 1
+END = 2
+
+
+def said(source: Sequence[int]) -> list[int]:
+    """What FakeRunner answers to `source`: the same tokens, the end token last."""
+    return list(source)
+
+
+def log_prob_of(token: int) -> float:
+    """The log-probability of each `token`; a sum of them is exact in any order."""
+    return -(token % 8 + 1) / 8
+
+
+class FakeRunner:
+    """Says each source back, one token a step; the output of (5, 6, END) is 5, 6, END.
+
+    A source that holds a token of `poison` gets NaN for its log-probability, and one that holds a token of `endless`
+    says it for ever. The states of an embedding are [token, place, 1] for each token.
+
+    It watches over its caller as well: a row that is fed anything but its own last token, or that takes the place of
+    one that was spoiled and not cleared, is an AssertionError.
+    """
+
+    def __init__(self, rows: int = 64, poison: Sequence[int] = (), endless: Sequence[int] = ()) -> None:
+        self.poison = frozenset(poison)
+        self.endless = frozenset(endless)
+        self.gate = threading.Event()
+        """Steps wait while it is not set."""
+        self.gate.set()
+        self.stepping = threading.Event()
+        """Set by every step as it begins."""
+        self.fault: Exception | None = None
+        """Raised by the next call that computes, once."""
+        self.batches: list[int] = []
+        """Rows of each step so far."""
+        self.rests = 0
+        self._sources: list[tuple[int, ...]] = [()] * rows
+        self._spoiled = [False] * rows
+
+    def embed(self, sources: Sequence[Sequence[int]]) -> list[Any]:
+        import numpy as np
+
+        self._fail_if_told()
+        self._wait()
+        return [
+            np.array(
+                [[math.nan if token in self.poison else token, place, 1] for place, token in enumerate(source)],
+                np.float32,
+            )
+            for source in sources
+        ]
+
+    def insert(self, sources: Sequence[Sequence[int]], first_row: int) -> None:
+        self._fail_if_told()
+        for row, source in enumerate(sources, start=first_row):
+            assert not self._spoiled[row], f"row {row} was not cleared"
+            self._sources[row] = tuple(source)
+
+    def step(self, rows: Sequence[RowInput]) -> list[Step]:
+        self._fail_if_told()
+        self._wait()
+        self.batches.append(len(rows))
+        return [self._step_row(row, fed) for row, fed in enumerate(rows)]
+
+    def move_row(self, source: int, target: int) -> None:
+        self._sources[target] = self._sources[source]
+        self._spoiled[target] = self._spoiled[source]
+
+    def clear_row(self, row: int) -> None:
+        self._sources[row] = ()
+        self._spoiled[row] = False
+
+    def rest(self) -> None:
+        self.rests += 1
+
+    def memory(self) -> Memory:
+        return Memory(weights=1000, cache_reserved=200, cache_used=50, buffers=30)
+
+    def _step_row(self, row: int, fed: RowInput) -> Step:
+        source = self._sources[row]
+        if self.poison.intersection(source):
+            self._spoiled[row] = True
+            return Step(0, math.nan)
+        stuck = self.endless.intersection(source)
+        if stuck:
+            token = min(stuck)
+            return Step(token, log_prob_of(token))
+        expected = source[fed.position - 1] if fed.position else START
+        assert fed.token == expected, f"row {row} was fed {fed.token}, its last token is {expected}"
+        token = source[fed.position]
+        return Step(token, log_prob_of(token))
+
+    def _wait(self) -> None:
+        self.stepping.set()
+        assert self.gate.wait(30), "nobody opened the gate"
+
+    def _fail_if_told(self) -> None:
+        if self.fault is not None:
+            fault, self.fault = self.fault, None
+            raise fault

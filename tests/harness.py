@@ -1,0 +1,173 @@
+"""A whole server around FakeRunner: real tokenizer, real engine, real gRPC on a free port of the loopback."""
+
+import asyncio
+import dataclasses
+import functools
+import random
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+
+from dragoman.export.bundle import Manifest
+from dragoman.export.graphs import Dimensions
+from dragoman.model.config import DecodingRules
+from dragoman.model.tokenizer import SentencePieceTokenizer
+from dragoman.model.training.vocabulary import train_tokenizer
+from dragoman.service.client import AsyncClient
+from dragoman.service.loading import LoadedModel
+from dragoman.service.server import Server
+from dragoman.service.settings import ServerSettings
+from tests.fake_runner import END, START, FakeRunner
+
+PIECES = 305
+"""Of the tokenizer; 256 of them are the bytes."""
+
+MAX_SOURCE_TOKENS = 24
+MAX_CHARACTERS = 200
+DIMENSION = 3
+"""Of FakeRunner's states."""
+
+PATIENCE_SECONDS = 30
+"""How long a test waits for what must happen, on however busy a machine."""
+
+# fmt: off
+WORDS = (
+    "kite", "boat", "river", "stone", "tree", "bird", "dog", "house", "night", "day", "red", "blue", "small", "green",
+    "old", "quick", "runs", "sings", "walks", "sleeps", "falls", "near", "under", "over", "the",
+)
+# fmt: on
+
+
+def sentences(count: int, seed: int = 0) -> list[str]:
+    """Made-up sentences of 1 to 12 words, no two alike."""
+    rng = random.Random(seed)
+    found: dict[str, None] = {}
+    while len(found) < count:
+        found[" ".join(rng.choices(WORDS, k=rng.randint(1, 12)))] = None
+    return list(found)
+
+
+@functools.cache
+def tokenizer() -> SentencePieceTokenizer:
+    """A small tokenizer, the same for the whole run."""
+    with tempfile.TemporaryDirectory() as folder:
+        train_tokenizer(sentences(300, seed=99), Path(folder), PIECES)
+        return SentencePieceTokenizer(Path(folder))
+
+
+def manifest(
+    *,
+    name: str = "fake",
+    source_languages: tuple[str, ...] = ("en",),
+    target_languages: tuple[str, ...] = ("fr",),
+    max_characters: int = MAX_CHARACTERS,
+    max_output_tokens: int = 48,
+) -> Manifest:
+    """What a bundle that FakeRunner runs would say of itself."""
+    return Manifest(
+        format_version=1,
+        name=name,
+        version="0123456789ab",
+        family="transformer",
+        source_languages=source_languages,
+        target_languages=target_languages,
+        precision="float32",
+        dimensions=Dimensions(
+            encoder_layers=1,
+            decoder_layers=1,
+            heads=1,
+            head_width=DIMENSION,
+            d_model=DIMENSION,
+            target_vocabulary=PIECES,
+        ),
+        decoding=DecodingRules(
+            start_id=START,
+            end_ids=(END,),
+            pad_id=0,
+            max_source_tokens=MAX_SOURCE_TOKENS,
+            max_output_tokens=max_output_tokens,
+        ),
+        max_source_characters=max_characters,
+        files=(),
+    )
+
+
+def text_of(tokens: int) -> str:
+    """A text of exactly so many tokens, the end token counted."""
+    text = " ".join(["kite"] * (tokens - 1))
+    assert len(tokenizer().encode(text)) == tokens
+    return text
+
+
+def token_of(word: str) -> int:
+    """The one token of a word."""
+    token, _end = tokenizer().encode(word)
+    return token
+
+
+@dataclass
+class Running:
+    """A server that runs, and what stands behind it."""
+
+    server: Server
+    runner: FakeRunner
+    registry: CollectorRegistry
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.server.port}"
+
+    def client(self) -> AsyncClient:
+        return AsyncClient(self.address, timeout_seconds=PATIENCE_SECONDS)
+
+    def value(self, name: str, **labels: str) -> float:
+        """A sample of the registry; 0 if it is not there."""
+        return self.registry.get_sample_value(name, labels) or 0.0
+
+    def series(self) -> set[tuple[str, str]]:
+        """Every series, by name and labels."""
+        return {
+            (sample.name, str(sorted(sample.labels.items())))
+            for family in self.registry.collect()
+            for sample in family.samples
+        }
+
+
+def loopback(settings: ServerSettings | None = None) -> ServerSettings:
+    """The settings with free ports."""
+    return dataclasses.replace(settings or ServerSettings(), port=0, metrics_port=0, threads=1)
+
+
+def loaded(runner: FakeRunner, what: Manifest) -> LoadedModel:
+    """A model that FakeRunner stands for."""
+    return LoadedModel(what, tokenizer(), runner, "FakeExecutionProvider", "0.0", load_seconds=1.5, warmup_seconds=0.5)
+
+
+@asynccontextmanager
+async def serving(
+    runner: FakeRunner | None = None,
+    what: Manifest | None = None,
+    settings: ServerSettings | None = None,
+    grace_seconds: float = 1,
+) -> AsyncIterator[Running]:
+    """A server that serves; stopped at the end."""
+    runner, what, registry = runner or FakeRunner(), what or manifest(), CollectorRegistry()
+    server = Server(loopback(settings), what, registry)
+    await server.open()
+    try:
+        await server.add(loaded(runner, what))
+        yield Running(server, runner, registry)
+    finally:
+        runner.gate.set()
+        await server.stop(grace_seconds)
+
+
+async def eventually(true: Callable[[], bool]) -> None:
+    """Wait until something that another thread brings about is so."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not true():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)

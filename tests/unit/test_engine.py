@@ -1,0 +1,235 @@
+import math
+import threading
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Row
+from dataclasses import dataclass, field
+
+import pytest
+
+from dragoman.service.engine.engine import Engine, Load
+from dragoman.service.engine.scheduler import Limits
+from dragoman.service.engine.sequence import Finish, QueueFullError, Sequence, StoppedError
+from tests.fake_runner import END, START, FakeRunner, log_prob_of, said
+
+FOREVER = 10**9
+"""More tokens than any test waits for."""
+
+LIMITS = Limits(rows=4, tokens=10 * FOREVER, encode_tokens=1000, queue_sequences=10, queue_tokens=10 * FOREVER)
+PATIENCE = 30
+
+
+@dataclass
+class Notes:
+    """An observer that remembers."""
+
+    encodings: list[tuple[int, int, int]] = field(default_factory=list)
+    batches: list[int] = field(default_factory=list)
+    endings: list[Finish | None] = field(default_factory=list)
+    fault: Exception | None = None
+
+    def encoded(self, rows: int, tokens: int, padding: int) -> None:
+        self.encodings.append((rows, tokens, padding))
+
+    def stepped(self, rows: int, seconds: float) -> None:
+        assert seconds >= 0
+        self.batches.append(rows)
+
+    def finished(self, sequence: Sequence) -> None:
+        if self.fault is not None:
+            raise self.fault
+        self.endings.append(sequence.finish)
+
+
+class Waiting:
+    """Sequences, and a way to wait until all have ended."""
+
+    def __init__(self, *sources: Row[int], max_output: int = 20, deadline: float | None = None) -> None:
+        self._left = threading.Semaphore(0)
+        self.sequences = [Sequence(tuple(source), max_output, self._done, deadline) for source in sources]
+
+    def _done(self, sequence: Sequence) -> None:
+        self._left.release()
+
+    def all(self) -> list[Sequence]:
+        for _ in self.sequences:
+            assert self._left.acquire(timeout=PATIENCE), "a sequence was never finished"
+        assert not self._left.acquire(blocking=False), "a sequence was finished twice"
+        return self.sequences
+
+
+@pytest.fixture
+def notes() -> Notes:
+    return Notes()
+
+
+@pytest.fixture
+def runner() -> FakeRunner:
+    return FakeRunner(rows=4, poison=(99,), endless=(98,))
+
+
+@pytest.fixture
+def engine(runner: FakeRunner, notes: Notes) -> Iterator[Engine]:
+    engine = Engine(runner, LIMITS, START, (END,), notes)
+    engine.start()
+    yield engine
+    runner.gate.set()
+    engine.stop()
+
+
+def test_every_sequence_gets_its_own_output(engine: Engine, notes: Notes) -> None:
+    sources = [(*range(10, 10 + length), END) for length in (1, 9, 3, 7, 2, 5, 4, 8)]
+    waiting = Waiting(*sources)
+    engine.submit(waiting.sequences)
+    for sequence in waiting.all():
+        assert sequence.tokens == said(sequence.source)
+        assert sequence.log_prob == sum(map(log_prob_of, sequence.source))
+        assert sequence.finish is Finish.END
+    assert sorted(notes.endings, key=str) == [Finish.END] * 8
+    assert sum(notes.batches) == sum(map(len, sources)), "no row is stepped that has nothing to say"
+    assert max(notes.batches) == LIMITS.rows
+    assert sum(rows for rows, _, _ in notes.encodings) == 8
+    assert sum(tokens for _, tokens, _ in notes.encodings) == sum(map(len, sources))
+
+
+def test_a_short_text_does_not_wait_for_a_long_one(engine: Engine, runner: FakeRunner) -> None:
+    long = Waiting((98, END), max_output=FOREVER)
+    engine.submit(long.sequences)
+    assert runner.stepping.wait(PATIENCE)
+    short = Waiting((10, END))
+    engine.submit(short.sequences)
+    (sequence,) = short.all()
+    assert sequence.tokens == [10, END]
+    assert long.sequences[0].finish is None
+    long.sequences[0].cancel()
+    assert long.all()[0].finish is Finish.CANCELLED
+
+
+def test_times_come_in_order(engine: Engine) -> None:
+    waiting = Waiting((10, 11, END))
+    engine.submit(waiting.sequences)
+    times = waiting.all()[0].times
+    order = [times.submitted, times.admitted, times.encoded, times.first_token, times.finished]
+    assert order == sorted(order)
+    assert times.submitted > 0
+
+
+def test_states_of_an_embedding_are_those_of_its_tokens(engine: Engine) -> None:
+    waiting = Waiting((10, END), (11, 12, 13, END), max_output=0)
+    engine.submit(waiting.sequences)
+    short, long = waiting.all()
+    assert short.states.tolist() == [[10, 0, 1], [END, 1, 1]]
+    assert long.states[:, 0].tolist() == [11, 12, 13, END]
+    assert short.tokens == []
+
+
+def test_a_row_of_nan_fails_alone_and_leaves_nothing_behind(engine: Engine) -> None:
+    # The runner itself checks that the spoiled slot was cleared before it is used again.
+    waiting = Waiting((99, END), (10, END), (99, 11, END), (12, 13, END), (14, END), (15, END))
+    engine.submit(waiting.sequences)
+    finishes = [sequence.finish for sequence in waiting.all()]
+    assert finishes == [Finish.FAILED, Finish.END, Finish.FAILED, Finish.END, Finish.END, Finish.END]
+    assert str(waiting.sequences[0].error) == f"the model's log-probability is {math.nan}"
+    again = Waiting(*[(20 + row, END) for row in range(4)])
+    engine.submit(again.sequences)
+    assert [sequence.tokens[0] for sequence in again.all()] == [20, 21, 22, 23]
+
+
+@pytest.mark.parametrize("max_output", [0, 5], ids=["embedding", "decoding"])
+def test_a_runner_that_raises_fails_what_it_ran_and_goes_on(
+    engine: Engine, runner: FakeRunner, max_output: int
+) -> None:
+    runner.fault = RuntimeError("out of memory")
+    waiting = Waiting((10, END), (11, END), max_output=max_output)
+    engine.submit(waiting.sequences)
+    for sequence in waiting.all():
+        assert sequence.finish is Finish.FAILED
+        assert str(sequence.error) == "out of memory"
+    well = Waiting((12, END))
+    engine.submit(well.sequences)
+    assert well.all()[0].finish is Finish.END
+
+
+def test_load_says_what_waits_and_what_runs(engine: Engine, runner: FakeRunner) -> None:
+    runner.gate.clear()
+    waiting = Waiting(*[(10, END)] * 6, max_output=5)
+    engine.submit(waiting.sequences)
+    assert runner.stepping.wait(PATIENCE)
+    assert engine.load() == Load(waiting_sequences=2, waiting_tokens=14, active_rows=4)
+    runner.gate.set()
+    waiting.all()
+    assert engine.load() == Load(0, 0, 0)
+
+
+def test_a_full_queue_refuses_at_once(engine: Engine, runner: FakeRunner) -> None:
+    runner.gate.clear()
+    first = Waiting((10, END))
+    engine.submit(first.sequences)
+    assert runner.stepping.wait(PATIENCE)
+    queued = Waiting(*[(10, END)] * 10)
+    engine.submit(queued.sequences)
+    with pytest.raises(QueueFullError):
+        engine.submit(Waiting((10, END)).sequences)
+    runner.gate.set()
+    first.all()
+    queued.all()
+
+
+def test_the_late_are_dropped_with_what_they_had(engine: Engine, runner: FakeRunner) -> None:
+    late = Waiting((98, END), max_output=FOREVER, deadline=engine.clock() + 0.05)
+    engine.submit(late.sequences)
+    (sequence,) = late.all()
+    assert sequence.finish is Finish.DEADLINE
+    assert set(sequence.tokens) <= {98}
+
+
+def test_an_idle_engine_lets_its_runner_rest(engine: Engine, runner: FakeRunner) -> None:
+    waiting = Waiting((10, END))
+    engine.submit(waiting.sequences)
+    waiting.all()
+    engine.stop()
+    assert runner.rests >= 1
+
+
+def test_stopping_leaves_no_caller_waiting(engine: Engine, runner: FakeRunner) -> None:
+    running = Waiting(*[(98, END)] * 6, max_output=FOREVER)
+    engine.submit(running.sequences)
+    assert runner.stepping.wait(PATIENCE)
+    engine.stop()
+    for sequence in running.all():
+        assert sequence.finish is Finish.FAILED
+        assert isinstance(sequence.error, StoppedError)
+    with pytest.raises(StoppedError):
+        engine.submit(Waiting((10, END)).sequences)
+
+
+def test_one_that_never_started_can_be_stopped(runner: FakeRunner, notes: Notes) -> None:
+    Engine(runner, LIMITS, START, (END,), notes).stop()
+
+
+def broken_move(runner: FakeRunner, notes: Notes, fault: Exception) -> None:
+    def raising(source: int, target: int) -> None:
+        raise fault
+
+    runner.move_row = raising  # type: ignore[method-assign]
+
+
+def broken_observer(runner: FakeRunner, notes: Notes, fault: Exception) -> None:
+    notes.fault = fault
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("spoil", [broken_move, broken_observer])
+def test_whatever_ends_the_thread_no_caller_is_left_waiting_and_its_owner_is_told(
+    runner: FakeRunner, notes: Notes, spoil: Callable[[FakeRunner, Notes, Exception], None]
+) -> None:
+    ended = threading.Event()
+    engine = Engine(runner, LIMITS, START, (END,), notes)
+    spoil(runner, notes, RuntimeError("broken"))
+    waiting = Waiting((10, END), (11, 12, 13, END), (14, END), (15, END), (16, END), (17, END))
+    engine.submit(waiting.sequences)
+    engine.start(ended.set)
+    waiting.all()
+    assert ended.wait(PATIENCE)
+    with pytest.raises(StoppedError):
+        engine.submit(Waiting((10, END)).sequences)
+    engine.stop()

@@ -1,0 +1,318 @@
+import math
+import random
+import subprocess
+import sys
+from collections.abc import Sequence as Row
+
+import pytest
+
+from dragoman.service.engine.scheduler import Limits, Move, Removal, Scheduler, Step
+from dragoman.service.engine.sequence import Finish, QueueFullError, Sequence, StoppedError
+
+END = 2
+OTHER_END = 7
+WORD = 50
+ROOMY = Limits(rows=8, tokens=1000, encode_tokens=1000, queue_sequences=100, queue_tokens=10_000)
+
+
+def limits(
+    rows: int = 8, tokens: int = 1000, encode_tokens: int = 1000, queue_sequences: int = 100, queue_tokens: int = 10_000
+) -> Limits:
+    return Limits(rows, tokens, encode_tokens, queue_sequences, queue_tokens)
+
+
+def sequence(source: int = 3, max_output: int = 5, deadline: float | None = None) -> Sequence:
+    return Sequence(tuple(range(10, 10 + source)), max_output, lambda _: None, deadline)
+
+
+def running(*sequences: Sequence, limits: Limits = ROOMY) -> Scheduler:
+    """A scheduler whose rows are `sequences`."""
+    scheduler = Scheduler(limits, (END, OTHER_END))
+    scheduler.submit(sequences, 0.0)
+    scheduler.admit(0.0)
+    assert list(scheduler.rows) == list(sequences)
+    return scheduler
+
+
+def says(*tokens: int) -> list[Step]:
+    return [Step(token, -0.5) for token in tokens]
+
+
+def apply(removal: Removal, slots: list[Sequence | None]) -> None:
+    """What a runner would do with its rows."""
+    for move in removal.moves:
+        slots[move.target] = slots[move.source]
+    for row in removal.clear:
+        slots[row] = None
+
+
+# --- the queue
+
+
+def test_sequences_run_in_the_order_of_arrival() -> None:
+    scheduler = Scheduler(limits(rows=2), (END,))
+    first, second, third = sequence(), sequence(), sequence()
+    scheduler.submit([first], 1.0)
+    scheduler.submit([second, third], 2.0)
+    admission = scheduler.admit(3.0)
+    assert admission.insert == (first, second)
+    assert admission.first_row == 0
+    assert list(scheduler.rows) == [first, second]
+    assert scheduler.waiting_sequences == 1
+    assert (first.times.submitted, second.times.submitted, third.times.submitted) == (1.0, 2.0, 2.0)
+    assert (first.times.admitted, third.times.admitted) == (3.0, 0.0)
+
+
+def test_a_request_that_does_not_fit_is_refused_whole() -> None:
+    scheduler = Scheduler(limits(queue_sequences=3), (END,))
+    scheduler.submit([sequence(), sequence()], 0.0)
+    with pytest.raises(QueueFullError, match="the queue holds 2 of 3 sequences"):
+        scheduler.submit([sequence(), sequence()], 0.0)
+    assert scheduler.waiting_sequences == 2
+    scheduler.submit([sequence()], 0.0)
+    assert scheduler.waiting_sequences == 3
+
+
+def test_the_queue_is_bounded_in_tokens_of_source_and_longest_output() -> None:
+    scheduler = Scheduler(limits(queue_tokens=20), (END,))
+    scheduler.submit([sequence(source=3, max_output=9)], 0.0)
+    with pytest.raises(QueueFullError, match="the queue holds 12 of 20 tokens"):
+        scheduler.submit([sequence(source=4, max_output=5)], 0.0)
+    scheduler.submit([sequence(source=4, max_output=4)], 0.0)
+    assert scheduler.waiting_tokens == 20
+
+
+def test_an_empty_queue_takes_a_request_that_is_larger_than_the_queue() -> None:
+    scheduler = Scheduler(limits(queue_sequences=2, queue_tokens=10), (END,))
+    scheduler.submit([sequence() for _ in range(5)], 0.0)
+    assert scheduler.waiting_sequences == 5
+
+
+# --- admission
+
+
+def test_a_sequence_waits_until_its_worst_case_fits_beside_the_running_ones() -> None:
+    big, small = sequence(source=5, max_output=5), sequence(source=5, max_output=1)
+    scheduler = Scheduler(limits(tokens=15), (END,))
+    scheduler.submit([big, big_too := sequence(source=5, max_output=5), small], 0.0)
+    assert scheduler.admit(0.0).insert == (big,)
+    assert scheduler.admit(0.0).insert == ()
+    scheduler.update(says(END), 0.0)
+    assert scheduler.admit(0.0).insert == (big_too,), "the one in front is not overtaken by a smaller one"
+
+
+def test_a_sequence_larger_than_the_whole_budget_runs_alone() -> None:
+    huge, small = sequence(source=50, max_output=50), sequence()
+    scheduler = Scheduler(limits(tokens=20), (END,))
+    scheduler.submit([huge, small], 0.0)
+    assert scheduler.admit(0.0).insert == (huge,)
+    assert scheduler.admit(0.0).insert == ()
+
+
+def test_encoding_is_bounded_in_padded_tokens_and_never_stops_altogether() -> None:
+    short, long, huge = sequence(source=2), sequence(source=6), sequence(source=40)
+    scheduler = Scheduler(limits(encode_tokens=12), (END,))
+    scheduler.submit([short, long, sequence(source=2), huge], 0.0)
+    assert scheduler.admit(0.0).insert == (short, long), "a third would be padded to 6 as well: 18 tokens"
+    assert len(scheduler.admit(0.0).insert) == 1
+    assert scheduler.admit(0.0).insert == (huge,)
+
+
+def test_new_rows_come_after_the_running_ones() -> None:
+    scheduler = running(sequence(), sequence())
+    late = sequence()
+    scheduler.submit([late], 0.0)
+    admission = scheduler.admit(0.0)
+    assert admission.first_row == 2
+    assert list(scheduler.rows)[2] is late
+
+
+def test_embeddings_take_no_row() -> None:
+    scheduler = Scheduler(limits(rows=1), (END,))
+    vector, text = sequence(max_output=0), sequence()
+    scheduler.submit([vector, text], 0.0)
+    admission = scheduler.admit(0.0)
+    assert admission.embed == (vector,)
+    assert admission.insert == (text,)
+    assert scheduler.finish_embedded(admission, 4.0) == (vector,)
+    assert vector.finish is Finish.END
+    assert vector.times.finished == 4.0
+
+
+def test_a_failed_encoding_fails_its_embeddings() -> None:
+    scheduler = Scheduler(ROOMY, (END,))
+    vector = sequence(max_output=0)
+    scheduler.submit([vector], 0.0)
+    error = MemoryError()
+    scheduler.finish_embedded(scheduler.admit(0.0), 1.0, error)
+    assert (vector.finish, vector.error) == (Finish.FAILED, error)
+
+
+# --- rows
+
+
+@pytest.mark.parametrize("end", [END, OTHER_END])
+def test_any_end_token_ends_an_output_and_is_part_of_it(end: int) -> None:
+    text = sequence()
+    scheduler = running(text)
+    assert scheduler.update(says(WORD), 1.0).gone == ()
+    assert scheduler.update(says(end), 2.0).gone == (text,)
+    assert text.tokens == [WORD, end]
+    assert text.finish is Finish.END
+    assert text.log_prob == -1.0
+    assert (text.times.first_token, text.times.finished) == (1.0, 2.0)
+    assert scheduler.idle
+
+
+def test_an_output_stops_at_its_own_limit_whatever_its_neighbours_do() -> None:
+    short, long = sequence(max_output=3), sequence(max_output=5)
+    scheduler = running(short, long)
+    for _ in range(3):
+        scheduler.update(says(WORD, WORD), 0.0)
+    assert (short.finish, long.finish) == (Finish.LENGTH, None)
+    assert short.tokens == [WORD] * 3
+    scheduler.update(says(WORD), 0.0)
+    scheduler.update(says(END), 0.0)
+    assert (long.finish, long.tokens) == (Finish.END, [WORD] * 4 + [END])
+
+
+def test_the_last_row_takes_the_place_of_one_that_left() -> None:
+    a, b, c, d = sequence(), sequence(), sequence(), sequence()
+    scheduler = running(a, b, c, d)
+    removal = scheduler.update(says(WORD, END, WORD, WORD), 0.0)
+    assert removal.gone == (b,)
+    assert removal.moves == (Move(3, 1),)
+    assert list(scheduler.rows) == [a, d, c]
+
+
+def test_a_row_that_stays_fills_the_gap_even_if_the_last_ones_leave_too() -> None:
+    a, b, c, d = sequence(), sequence(), sequence(), sequence()
+    scheduler = running(a, b, c, d)
+    removal = scheduler.update(says(END, WORD, END, END), 0.0)
+    assert removal.gone == (a, c, d)
+    assert removal.moves == (Move(1, 0),)
+    assert list(scheduler.rows) == [b]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_row_whose_log_probability_is_not_finite_fails_alone_and_is_cleared(value: float) -> None:
+    spoiled, sound = sequence(), sequence()
+    scheduler = running(spoiled, sound)
+    removal = scheduler.update([Step(WORD, value), Step(WORD, -0.5)], 0.0)
+    assert removal.gone == (spoiled,)
+    assert spoiled.finish is Finish.FAILED
+    assert isinstance(spoiled.error, ArithmeticError)
+    assert spoiled.tokens == []
+    assert removal.moves == (Move(1, 0),)
+    assert removal.clear == (1,), "after the move, what is left of the spoiled row lies in the freed one"
+    assert sound.finish is None
+
+
+def test_rows_that_end_well_need_no_clearing() -> None:
+    scheduler = running(sequence(), sequence())
+    assert scheduler.update(says(END, END), 0.0).clear == ()
+
+
+def test_a_failed_run_takes_only_the_rows_that_it_held() -> None:
+    old, new = sequence(), sequence()
+    scheduler = running(old, new)
+    error = RuntimeError("no memory")
+    removal = scheduler.fail_rows(1, error, 0.0)
+    assert removal.gone == (new,)
+    assert (new.finish, new.error) == (Finish.FAILED, error)
+    assert list(scheduler.rows) == [old]
+
+
+# --- those that nobody waits for
+
+
+def test_the_late_and_the_cancelled_leave_queue_and_rows() -> None:
+    row, row_late = sequence(), sequence(deadline=5.0)
+    scheduler = running(row, row_late, limits=limits(rows=2))
+    waiting, waiting_late, waiting_cancelled = sequence(), sequence(deadline=5.0), sequence()
+    scheduler.submit([waiting, waiting_late, waiting_cancelled], 0.0)
+    waiting_cancelled.cancel()
+    row.cancel()
+    removal = scheduler.drop_dead(5.0)
+    assert set(removal.gone) == {row, row_late, waiting_late, waiting_cancelled}
+    assert [each.finish for each in (row, row_late, waiting_late, waiting_cancelled)] == [
+        Finish.CANCELLED,
+        Finish.DEADLINE,
+        Finish.DEADLINE,
+        Finish.CANCELLED,
+    ]
+    assert scheduler.waiting_sequences == 1
+    assert scheduler.waiting_tokens == waiting.cost
+    assert list(scheduler.rows) == []
+
+
+def test_a_deadline_is_kept_until_it_comes() -> None:
+    scheduler = running(sequence(deadline=5.0))
+    assert scheduler.drop_dead(4.999).gone == ()
+
+
+def test_a_caller_that_goes_away_at_its_deadline_was_late() -> None:
+    text = sequence(deadline=5.0)
+    scheduler = running(text)
+    text.cancel()
+    scheduler.drop_dead(5.0)
+    assert text.finish is Finish.DEADLINE
+
+
+def test_draining_fails_everything() -> None:
+    row, waiting = sequence(), sequence()
+    scheduler = running(row)
+    scheduler.submit([waiting], 0.0)
+    error = StoppedError("the engine has stopped")
+    assert set(scheduler.drain(error, 1.0)) == {row, waiting}
+    assert (row.error, waiting.error) == (error, error)
+    assert scheduler.idle
+    assert scheduler.waiting_tokens == 0
+
+
+# --- all of it together
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_rows_stay_where_the_runner_has_them(seed: int) -> None:
+    rng = random.Random(seed)
+    scheduler = Scheduler(limits(rows=6, tokens=80, encode_tokens=20, queue_sequences=30), (END,))
+    slots: list[Sequence | None] = [None] * 6
+    submitted: list[Sequence] = []
+    gone: list[Sequence] = []
+    for now in range(300):
+        if rng.random() < 0.4 and now < 250:
+            batch = [sequence(rng.randint(1, 6), rng.randint(1, 8), now + rng.choice((3, 1000))) for _ in range(3)]
+            scheduler.submit(batch, now)
+            submitted += batch
+        if submitted and rng.random() < 0.1:
+            rng.choice(submitted).cancel()
+        gone += step(scheduler, slots, rng, now)
+        assert scheduler.waiting_tokens == sum(
+            each.cost for each in submitted if not each.times.admitted and not each.finish
+        )
+        assert slots[: len(scheduler.rows)] == list(scheduler.rows)
+        assert sum(each.cost for each in scheduler.rows) <= 80
+    assert sorted(map(id, gone)) == sorted(map(id, submitted)), "each leaves exactly once"
+    assert scheduler.idle
+
+
+def step(scheduler: Scheduler, slots: list[Sequence | None], rng: random.Random, now: int) -> Row[Sequence]:
+    """One turn of an engine; those that left."""
+    dead = scheduler.drop_dead(now)
+    apply(dead, slots)
+    admission = scheduler.admit(now + 0.5)
+    slots[admission.first_row : admission.first_row + len(admission.insert)] = admission.insert
+    tokens = [Step(rng.choice((WORD, WORD, END)), rng.choice((-1.0, -1.0, -1.0, math.nan))) for _ in scheduler.rows]
+    removal = scheduler.update(tokens, now)
+    apply(removal, slots)
+    return (*dead.gone, *removal.gone)
+
+
+def test_none_of_this_needs_an_array_library() -> None:
+    blocked = "import sys; sys.modules['numpy'] = sys.modules['onnxruntime'] = None; import pytest; "
+    arguments = ["-q", "-p", "no:cacheprovider", __file__, "-k", "not array_library"]
+    run = subprocess.run(
+        [sys.executable, "-c", f"{blocked} sys.exit(pytest.main({arguments}))"], capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
