@@ -90,6 +90,7 @@ def manifest(
             pad_id=0,
             max_source_tokens=MAX_SOURCE_TOKENS,
             max_output_tokens=max_output_tokens,
+            output_margin=max_output_tokens,
         ),
         max_source_characters=max_characters,
         files=(),

@@ -1,0 +1,163 @@
+from collections.abc import Iterator
+
+import grpc
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from dragoman.service.engine.engine import Engine
+from dragoman.service.engine.scheduler import Limits
+from dragoman.service.engine.sequence import Finish, Sequence, Times
+from dragoman.service.metrics import FINISH_REASONS, RPC_LABELS, WASTED, MethodMetrics, Metrics, ModelMetrics
+from tests.fake_runner import END, START, FakeRunner
+
+CORE = {
+    "dragoman_model_info",
+    "dragoman_ready",
+    "dragoman_phase_seconds",
+    "dragoman_time_to_first_token_seconds",
+    "dragoman_step_seconds",
+    "dragoman_batch_rows",
+    "dragoman_tokens_total",
+    "dragoman_texts_total",
+    "dragoman_finished_total",
+    "dragoman_refused_total",
+    "dragoman_queue_tokens",
+    "dragoman_queue_sequences",
+    "dragoman_active_rows",
+    "dragoman_memory_bytes",
+    "dragoman_model_load_seconds",
+    "dragoman_warmup_seconds",
+    "grpc_server_started_total",
+    "grpc_server_handled_total",
+    "grpc_server_handling_seconds",
+}
+
+
+@pytest.fixture
+def registry() -> CollectorRegistry:
+    return CollectorRegistry()
+
+
+@pytest.fixture
+def metrics(registry: CollectorRegistry) -> Metrics:
+    return Metrics(registry)
+
+
+@pytest.fixture
+def model(metrics: Metrics) -> ModelMetrics:
+    return ModelMetrics(metrics, "m", ("fr", "de"))
+
+
+def samples(registry: CollectorRegistry) -> Iterator[tuple[str, dict[str, str], float]]:
+    for family in registry.collect():
+        for sample in family.samples:
+            yield sample.name, sample.labels, sample.value
+
+
+def value(registry: CollectorRegistry, name: str, **labels: str) -> float | None:
+    return registry.get_sample_value(name, {"model": "m", **labels})
+
+
+def ended(finish: Finish, tokens: int, times: Times) -> Sequence:
+    sequence = Sequence((10, END), 9, lambda _: None)
+    sequence.finish, sequence.tokens, sequence.times = finish, [10] * tokens, times
+    return sequence
+
+
+def test_the_core_set_is_there(metrics: Metrics) -> None:
+    assert {family.name for family in metrics.families} == CORE
+
+
+def test_names_follow_the_conventions(metrics: Metrics) -> None:
+    for family in metrics.families:
+        assert family.name.endswith("_total") == (family.kind == "counter")
+        assert family.help.endswith(".")
+        assert "|" not in family.help
+
+
+def test_all_label_values_are_there_from_the_start_at_0(registry: CollectorRegistry, model: ModelMetrics) -> None:
+    found = {(name, tuple(labels.values())): number for name, labels, number in samples(registry)}
+    for kind in ("source", "output", "padding", "wasted"):
+        assert found["dragoman_tokens_total", ("m", kind)] == 0
+    for reason in ("end", "length", "repetition", "cancelled", "deadline", "failed"):
+        assert found["dragoman_finished_total", ("m", reason)] == 0
+    for phase in ("queue", "tokenize", "encode", "decode", "detokenize"):
+        assert found["dragoman_phase_seconds_count", ("m", phase)] == 0
+    for reason in ("queue_full", "deadline", "too_long", "bad_request", "draining", "unauthenticated", "rate"):
+        assert found["dragoman_refused_total", (reason,)] == 0
+    for language in ("fr", "de", "other"):
+        assert found["dragoman_texts_total", ("m", "translate", language)] == 0
+    assert found["dragoman_texts_total", ("m", "embed", "other")] == 0
+    assert found["dragoman_ready", ("m",)] == 0
+
+
+def test_every_status_of_a_method_is_there_from_the_start(registry: CollectorRegistry, metrics: Metrics) -> None:
+    method = MethodMetrics(metrics, "p.S", "Do")
+    handled = [labels["grpc_code"] for name, labels, _ in samples(registry) if name == "grpc_server_handled_total"]
+    assert sorted(handled) == sorted(code.name for code in grpc.StatusCode)
+    method.started()
+    method.handled(grpc.StatusCode.NOT_FOUND, 0.25)
+    labels = dict(zip(RPC_LABELS, ("unary", "p.S", "Do"), strict=True))
+    assert registry.get_sample_value("grpc_server_started_total", labels) == 1
+    assert registry.get_sample_value("grpc_server_handled_total", {**labels, "grpc_code": "NOT_FOUND"}) == 1
+    assert registry.get_sample_value("grpc_server_handling_seconds_sum", labels) == 0.25
+
+
+def test_a_finished_text_is_counted_with_its_phases(registry: CollectorRegistry, model: ModelMetrics) -> None:
+    model.finished(ended(Finish.END, 3, Times(submitted=1, admitted=3, encoded=4, first_token=6, finished=10)))
+    assert value(registry, "dragoman_finished_total", reason="end") == 1
+    for phase, seconds in (("queue", 2), ("encode", 1), ("decode", 6)):
+        assert value(registry, "dragoman_phase_seconds_sum", phase=phase) == seconds
+    assert value(registry, "dragoman_time_to_first_token_seconds_sum") == 5
+    assert value(registry, "dragoman_tokens_total", kind="wasted") == 0
+
+
+def test_one_dropped_from_the_queue_had_no_phases(registry: CollectorRegistry, model: ModelMetrics) -> None:
+    model.finished(ended(Finish.DEADLINE, 0, Times(submitted=1, finished=3)))
+    for phase in ("queue", "encode", "decode"):
+        assert value(registry, "dragoman_phase_seconds_count", phase=phase) == 0
+
+
+@pytest.mark.parametrize("finish", list(Finish))
+def test_every_ending_has_its_label_and_waste_is_counted(
+    registry: CollectorRegistry, model: ModelMetrics, finish: Finish
+) -> None:
+    assert finish.value in FINISH_REASONS
+    model.finished(ended(finish, 4, Times()))
+    assert value(registry, "dragoman_finished_total", reason=finish.value) == 1
+    assert value(registry, "dragoman_tokens_total", kind="wasted") == (4 if finish in WASTED else 0)
+
+
+def test_steps_and_encodings(registry: CollectorRegistry, model: ModelMetrics) -> None:
+    model.encoded(rows=2, tokens=7, padding=3)
+    model.stepped(rows=2, seconds=0.5)
+    assert value(registry, "dragoman_tokens_total", kind="source") == 7
+    assert value(registry, "dragoman_tokens_total", kind="padding") == 3
+    assert value(registry, "dragoman_tokens_total", kind="output") == 2
+    assert value(registry, "dragoman_batch_rows_sum") == 2
+    assert value(registry, "dragoman_step_seconds_sum") == 0.5
+
+
+def test_a_language_that_the_bundle_does_not_have_makes_no_series(
+    registry: CollectorRegistry, model: ModelMetrics
+) -> None:
+    before = len(list(samples(registry)))
+    model.translated(2, "tlh", 0.0)
+    assert len(list(samples(registry))) == before
+    assert value(registry, "dragoman_texts_total", operation="translate", target_language="other") == 2
+
+
+def test_gauges_are_read_from_the_engine(registry: CollectorRegistry, model: ModelMetrics) -> None:
+    limits = Limits(rows=1, tokens=100, encode_tokens=100, queue_sequences=5, queue_tokens=100)
+    engine = Engine(FakeRunner(), limits, START, (END,), model)
+    model.watch(engine)
+    engine.submit([Sequence((10, END), 9, lambda _: None) for _ in range(3)])
+    assert value(registry, "dragoman_queue_sequences") == 3
+    assert value(registry, "dragoman_queue_tokens") == 33
+    assert value(registry, "dragoman_active_rows") == 0
+    memory = {part: value(registry, "dragoman_memory_bytes", part=part) for part in ("weights", "cache_used")}
+    assert memory == {"weights": 1000, "cache_used": 50}
+
+
+def test_the_process_is_described_too(registry: CollectorRegistry, metrics: Metrics) -> None:
+    assert b"process_resident_memory_bytes" in generate_latest(registry)

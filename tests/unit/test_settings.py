@@ -1,0 +1,92 @@
+from dataclasses import fields
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from dragoman.service import server
+from dragoman.service.cli.serve import serve
+from dragoman.service.cpus import allowed_cpus
+from dragoman.service.settings import ServerSettings, meaning_of, variable_of
+
+UNITS = ("seconds", "bytes", "tokens", "rows", "texts", "sequences", "port", "threads")
+
+
+def options() -> dict[str, click.Option]:
+    return {option.name or "": option for option in serve.params if isinstance(option, click.Option)}
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[ServerSettings]:
+    """The settings that `dragoman serve` would have started servers with."""
+    started: list[ServerSettings] = []
+    monkeypatch.setattr(server, "serve", lambda settings, folder: started.append(settings))
+    return started
+
+
+def run(*arguments: str, env: dict[str, str] | None = None) -> Any:
+    return CliRunner().invoke(serve, ["bundle", *arguments], env=env)
+
+
+def test_each_setting_is_one_option_and_one_variable() -> None:
+    assert list(options()) == [field.name for field in fields(ServerSettings)]
+    for name, option in options().items():
+        assert option.opts == ["--" + name.replace("_", "-")]
+        assert option.envvar == "DRAGOMAN_" + name.upper()
+        assert option.help == meaning_of(next(f for f in fields(ServerSettings) if f.name == name)).help
+
+
+def test_defaults_are_those_of_the_settings(started: list[ServerSettings]) -> None:
+    assert run().exit_code == 0
+    assert started == [ServerSettings()]
+
+
+def test_numbers_have_their_unit_in_the_name() -> None:
+    numbers = [field.name for field in fields(ServerSettings) if field.type is int]
+    assert [name for name in numbers if not name.endswith(UNITS)] == []
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(ServerSettings)])
+def test_a_variable_does_what_its_option_does(started: list[ServerSettings], name: str) -> None:
+    default = getattr(ServerSettings(), name)
+    value: object = {str: "cpu", bool: False, int: 2000}[type(default)]
+    text = str(value).lower()
+    flag = f"--{name.replace('_', '-')}"
+    arguments = [flag.replace("--", "--no-")] if value is False else [flag, text]
+    if name in ("threads", "max_rows"):
+        arguments[-1], text, value = "3", "3", 3
+    assert run(*arguments).exit_code == 0
+    assert run(env={variable_of(name): text}).exit_code == 0
+    assert [getattr(settings, name) for settings in started] == [value, value]
+
+
+def test_an_option_wins_over_its_variable(started: list[ServerSettings]) -> None:
+    assert run("--port", "1", env={"DRAGOMAN_PORT": "2"}).exit_code == 0
+    assert started[0].port == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "fault"),
+    [
+        ("port", 65536, "port must be at most 65535, is 65536"),
+        ("port", -1, "port must be at least 0, is -1"),
+        ("max_rows", 0, "max_rows must be at least 1, is 0"),
+        ("provider", "gpu", "provider must be one of auto, cpu, cuda, is 'gpu'"),
+    ],
+)
+def test_a_setting_out_of_its_bounds_is_named(name: str, value: object, fault: str) -> None:
+    with pytest.raises(ValueError, match=fault):
+        ServerSettings(**{name: value})  # type: ignore[arg-type]
+
+
+def test_a_misspelt_provider_is_refused_with_the_list(started: list[ServerSettings]) -> None:
+    result = run("--provider", "cuda11")
+    assert result.exit_code != 0
+    assert "'auto', 'cpu', 'cuda'" in result.stderr
+    assert not started
+
+
+def test_threads_are_those_allowed_unless_told_otherwise() -> None:
+    assert ServerSettings().compute_threads == allowed_cpus()
+    assert ServerSettings(threads=7).compute_threads == 7
