@@ -10,7 +10,7 @@ INSTALLED := $(VENV)/.installed
 CHECKPOINT := model/pretrained/en-fr
 BUNDLE := build/bundle/en-fr
 # The sentences that the export is proven on.
-TEXTS := benchmarks/data/tatoeba-en-fr.tsv
+TEXTS := benchmarks/data/tatoeba.tsv
 MANIFEST := $(BUNDLE)/manifest.json
 
 .PHONY: help install serve test check lint types wheel wheel-test clean

@@ -19,8 +19,8 @@ STAGES = 10
 @click.option(
     "--texts",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="What to prove the export on: UTF-8, one source text a line (of a TSV, its first column).  "
-    "[default: made-up texts that use the whole vocabulary]",
+    help="What to prove the export on: UTF-8, one source text a line, or lines of domain, source and target as for "
+    "train.  [default: made-up texts that use the whole vocabulary]",
 )
 @click.option("--threads", type=click.IntRange(1), help="Cores to use.  [default: all that are allowed]")
 def export(checkpoint: Path, bundle: Path, force: bool, texts: Path | None, threads: int | None) -> None:
@@ -56,7 +56,7 @@ def export(checkpoint: Path, bundle: Path, force: bool, texts: Path | None, thre
 
 
 def _read_texts(path: Path) -> list[str]:
-    texts = [line.split("\t")[0] for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
-    if not texts:
+    rows = [line.split("\t") for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
+    if not rows:
         raise click.UsageError(f"--texts {path}: holds no text")
-    return texts
+    return [row[1] if len(row) == 3 else "\t".join(row) for row in rows]

@@ -45,7 +45,11 @@ def evaluate(
     model: Transformer, tokenizer: SentencePieceTokenizer, rules: DecodingRules, pairs: Sequence[Pair]
 ) -> list[Score]:
     """Score the model on `pairs`, a row for each domain in the order of their names."""
-    translations = translate_all(model, tokenizer, rules, [pair.source for pair in pairs])
+    return score(pairs, translate_all(model, tokenizer, rules, [pair.source for pair in pairs]))
+
+
+def score(pairs: Sequence[Pair], translations: Sequence[str]) -> list[Score]:
+    """Hold translations against the pairs' targets, a row for each domain in the order of their names."""
     scores = []
     for domain in sorted({pair.domain for pair in pairs}):
         rows = [i for i, pair in enumerate(pairs) if pair.domain == domain]
