@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import grpc
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
 
 from dragoman.service.engine.engine import Engine
 from dragoman.service.engine.sequence import Finish
@@ -25,7 +25,7 @@ OTHER_LANGUAGE = "other"
 
 PHASES = ("queue", "tokenize", "encode", "decode", "detokenize")
 TOKEN_KINDS = ("source", "output", "padding", "wasted")
-OPERATIONS = ("translate", "embed")
+OPERATIONS = TRANSLATE, EMBED = "translate", "embed"
 FINISH_REASONS = ("end", "length", "repetition", "cancelled", "deadline", "failed")
 REFUSALS = ("queue_full", "deadline", "too_long", "bad_request", "draining", "unauthenticated", "rate")
 MEMORY_PARTS = ("weights", "cache_reserved", "cache_used", "buffers")
@@ -48,13 +48,15 @@ class Metrics:
     """The metrics of one server, on a registry of its own."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        # Of the whole process, there being no other way: a second series for each counter, with the time it was made.
+        disable_created_metrics()
         self.registry = registry
         self.families: list[Family] = []
         """Everything that is defined here, in the order of the documentation."""
         model = ("model",)
         self.model_info = self._gauge(
             "dragoman_model_info",
-            "1; the labels say which model runs, and where it really runs.",
+            "Always 1: the labels say which model runs, and where it really runs.",
             ("model", "version", "family", "precision", "provider"),
         )
         self.ready = self._gauge("dragoman_ready", "1 while the model answers calls, else 0.", model)
@@ -82,14 +84,14 @@ class Metrics:
         )
         self.texts = self._counter(
             "dragoman_texts_total",
-            "Texts of calls that were answered; those of Embed have the target language 'other'.",
+            f"Texts of answered calls: {' and '.join(OPERATIONS)}, the latter with target language {OTHER_LANGUAGE!r}.",
             ("model", "operation", "target_language"),
         )
         self.finished = self._counter(
-            "dragoman_finished_total", "Texts that left the engine, by the reason.", ("model", "reason")
+            "dragoman_finished_total", f"Texts that left the engine: {', '.join(FINISH_REASONS)}.", ("model", "reason")
         )
         self.refused = self._counter(
-            "dragoman_refused_total", "Calls that were refused before any work was done for them.", ("reason",)
+            "dragoman_refused_total", f"Calls refused before the engine had them: {', '.join(REFUSALS)}.", ("reason",)
         )
         self.queue_tokens = self._gauge(
             "dragoman_queue_tokens", "Tokens, of sources and longest outputs together, that wait.", model
@@ -97,7 +99,7 @@ class Metrics:
         self.queue_sequences = self._gauge("dragoman_queue_sequences", "Texts that wait.", model)
         self.active_rows = self._gauge("dragoman_active_rows", "Texts that are being decoded.", model)
         self.memory_bytes = self._gauge(
-            "dragoman_memory_bytes", "Memory that the engine holds, by what for.", ("model", "part")
+            "dragoman_memory_bytes", f"Memory of the engine: {', '.join(MEMORY_PARTS)}.", ("model", "part")
         )
         self.model_load_seconds = self._gauge("dragoman_model_load_seconds", "Time that loading took.", model)
         self.warmup_seconds = self._gauge("dragoman_warmup_seconds", "Time that warming up took.", model)
@@ -156,10 +158,10 @@ class ModelMetrics:
         self._batch_rows = metrics.batch_rows.labels(name)
         self._tokens = {kind: metrics.tokens.labels(name, kind) for kind in TOKEN_KINDS}
         self._translated = {
-            language: metrics.texts.labels(name, "translate", language)
+            language: metrics.texts.labels(name, TRANSLATE, language)
             for language in (*target_languages, OTHER_LANGUAGE)
         }
-        self._embedded = metrics.texts.labels(name, "embed", OTHER_LANGUAGE)
+        self._embedded = metrics.texts.labels(name, EMBED, OTHER_LANGUAGE)
         self._finished = {reason: metrics.finished.labels(name, reason) for reason in FINISH_REASONS}
         self._gauges = {
             gauge: gauge.labels(name)

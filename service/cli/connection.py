@@ -39,7 +39,7 @@ def source_options(command: Callable[..., None]) -> Callable[..., None]:
         "--from", "source", default="", metavar="LANGUAGE", help="Language of the texts; needed if there are several."
     )
     model = click.option("--model", default="", metavar="NAME", help="Which model; needed if there are several.")
-    truncate = click.option("--truncate", is_flag=True, help="Cut texts that are too long, and say so on stderr.")
+    truncate = click.option("--truncate", is_flag=True, help="Cut texts that are too long, and say so.")
     return source(model(truncate(command)))
 
 
