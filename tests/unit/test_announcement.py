@@ -60,7 +60,7 @@ def test_all_interfaces_include_the_usual_one(called: Path) -> None:
 
 def test_what_is_served_and_where(called: Path) -> None:
     assert announcement(MODEL, "127.0.0.1", 50051, 9464).splitlines() == [
-        "Serving en-fr, version 0123: float32 on TheProvider, 2 threads.",
+        "Serving en-fr, version 0123: float32 on CPUExecutionProvider, 2 threads.",
         "gRPC on 127.0.0.1:50051, metrics on http://127.0.0.1:9464/metrics",
         'Try: .venv/bin/dragoman translate --to fr "The cat sat on the mat."',
     ]
