@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from dragoman.model.config import CheckpointConfig
@@ -108,7 +108,8 @@ def save_checkpoint(
         shutil.copytree(folder, aside)
     aside.mkdir(parents=True, exist_ok=True)
     config.save(aside / CONFIG_FILE)
-    save_file(stored, aside / WEIGHTS_FILE)
+    # Not by save_file, whose files none but their owner may read.
+    (aside / WEIGHTS_FILE).write_bytes(save(stored))
     shutil.copytree(tokenizer_folder, aside / TOKENIZER_FOLDER, dirs_exist_ok=True)
     if folder.exists():
         folder.rename(former)

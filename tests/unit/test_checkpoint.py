@@ -43,6 +43,12 @@ def test_what_is_saved_is_loaded_again(checkpoint: Checkpoint, folder: Path) -> 
         assert torch.equal(own_weights(again.model)[name], tensor), name
 
 
+@pytest.mark.usefixtures("checkpoint")
+def test_whoever_may_read_one_file_may_read_all(folder: Path) -> None:
+    modes = {path.stat().st_mode for path in folder.rglob("*") if path.is_file()}
+    assert len(modes) == 1
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_loaded_to_float32_in_eval_mode(
     checkpoint: Checkpoint, folder: Path, dtype: torch.dtype
