@@ -127,9 +127,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 def list_files(folder: Path) -> tuple[FileEntry, ...]:
     """Every file below `folder` but the manifest, in the order of their paths."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / MANIFEST_FILE)
-    return tuple(
-        FileEntry(path.relative_to(folder).as_posix(), path.stat().st_size, _sha256(path)) for path in paths
-    )
+    return tuple(FileEntry(path.relative_to(folder).as_posix(), path.stat().st_size, _sha256(path)) for path in paths)
 
 
 def version_of(files: Iterable[FileEntry]) -> str:

@@ -85,9 +85,7 @@ def write_graphs(
         onnx.checker.check_model(folder / name)
 
 
-def _trace(
-    module: nn.Module, spec: GraphSpec, groups: tuple[int, ...], sizes: Mapping[str, int]
-) -> onnx.ModelProto:
+def _trace(module: nn.Module, spec: GraphSpec, groups: tuple[int, ...], sizes: Mapping[str, int]) -> onnx.ModelProto:
     """Export one module; `groups` says how many of the inputs each argument takes, a list where it is several."""
     axes = {name: Dim(name) for tensor in spec.inputs for name in tensor.axes if isinstance(name, str)}
     examples = [_example(tensor, sizes) for tensor in spec.inputs]

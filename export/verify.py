@@ -139,9 +139,7 @@ class GraphDecoder:
         return step
 
 
-def _run(
-    session: onnxruntime.InferenceSession, graph: GraphSpec, feeds: Arrays, sizes: Mapping[str, int]
-) -> Arrays:
+def _run(session: onnxruntime.InferenceSession, graph: GraphSpec, feeds: Arrays, sizes: Mapping[str, int]) -> Arrays:
     names = [spec.name for spec in graph.outputs]
     found = dict(zip(names, session.run(names, feeds), strict=True))
     for spec in graph.outputs:
@@ -248,5 +246,3 @@ def pad(sources: Sequence[Sequence[int]], pad_id: int) -> tuple[NDArray[np.int64
     for row, source in enumerate(sources):
         ids[row, : len(source)] = source
     return ids, lengths
-
-

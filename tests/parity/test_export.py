@@ -32,8 +32,14 @@ VARIANTS = {
 
 
 def export_quietly(checkpoint_folder: Path, bundle_folder: Path, force: bool = False) -> None:
-    texts = sentences(70)
-    export_checkpoint(checkpoint_folder, bundle_folder, texts=texts, force=force, threads=1, progress=lambda _stage: None)
+    export_checkpoint(
+        checkpoint_folder,
+        bundle_folder,
+        texts=sentences(70),
+        force=force,
+        threads=1,
+        progress=lambda _stage: None,
+    )
 
 
 def exported(folder: Path, architecture: TransformerConfig, bundle: Bundle) -> GraphDecoder:
@@ -145,9 +151,7 @@ def test_greedy_tokens_equal_the_reference(checkpoint: Checkpoint, bundle: Bundl
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_scores_do_not_depend_on_batch_mates_in_any_bit(
-    threads: int, checkpoint: Checkpoint, bundle: Bundle
-) -> None:
+def test_scores_do_not_depend_on_batch_mates_in_any_bit(threads: int, checkpoint: Checkpoint, bundle: Bundle) -> None:
     decoder = GraphDecoder(bundle, threads)
     # Lengths of 7, 11 and 15 are those at which attention at an unpadded width sums in another order.
     rng = np.random.default_rng(3)
@@ -247,9 +251,7 @@ def test_a_bundle_works_from_any_folder(bundle: Bundle, tmp_path: Path, monkeypa
     verify_bundle(open_bundle(Path("a bündle")), threads=1)
 
 
-def test_either_of_two_end_tokens_ends_an_output(
-    checkpoint: Checkpoint, bundle: Bundle, tmp_path: Path
-) -> None:
+def test_either_of_two_end_tokens_ends_an_output(checkpoint: Checkpoint, bundle: Bundle, tmp_path: Path) -> None:
     answers = clear_cut(checkpoint, sentences(30))
     second = next(output.tokens[0] for output in answers.values() if len(output.tokens) > 2)
     rules = dataclasses.replace(checkpoint.config.decoding, end_ids=(2, second))
