@@ -55,10 +55,12 @@ SERVING = health_pb2.HealthCheckResponse.SERVING
 class Server:
     """gRPC and HTTP around one model. Made, opened, given its model and stopped on one event loop."""
 
-    def __init__(self, settings: ServerSettings, manifest: Manifest, registry: CollectorRegistry | None = None) -> None:
+    def __init__(self, settings: ServerSettings, manifest: Manifest) -> None:
         self._settings = settings
         self._lifecycle = Lifecycle()
-        self._metrics = Metrics(registry or CollectorRegistry())
+        self.registry = CollectorRegistry()
+        """Where the metrics are."""
+        self._metrics = Metrics(self.registry)
         self._model_metrics = ModelMetrics(self._metrics, manifest.name, manifest.target_languages)
         self._model_metrics.readiness(lambda: self._lifecycle.ready)
         self._service = TranslationService()
@@ -88,7 +90,7 @@ class Server:
         self._exposition = Exposition(
             host,
             metrics_port,
-            self._metrics.registry,
+            self.registry,
             alive=lambda: self._lifecycle.alive,
             ready=lambda: self._lifecycle.ready,
         )

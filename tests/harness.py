@@ -4,13 +4,12 @@ import asyncio
 import dataclasses
 import functools
 import random
+import socket
 import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-
-from prometheus_client import CollectorRegistry
 
 from dragoman.export.bundle import Manifest
 from dragoman.export.graphs import Dimensions
@@ -110,13 +109,19 @@ def token_of(word: str) -> int:
     return token
 
 
+def free_port() -> int:
+    """A port of the loopback that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port: int = taken.getsockname()[1]
+    return port
+
+
 @dataclass
 class Running:
     """A server that runs, and what stands behind it."""
 
     server: Server
     runner: FakeRunner
-    registry: CollectorRegistry
 
     @property
     def address(self) -> str:
@@ -127,15 +132,7 @@ class Running:
 
     def value(self, name: str, **labels: str) -> float:
         """A sample of the registry; 0 if it is not there."""
-        return self.registry.get_sample_value(name, labels) or 0.0
-
-    def series(self) -> set[tuple[str, str]]:
-        """Every series, by name and labels."""
-        return {
-            (sample.name, str(sorted(sample.labels.items())))
-            for family in self.registry.collect()
-            for sample in family.samples
-        }
+        return self.server.registry.get_sample_value(name, labels) or 0.0
 
 
 def loopback(settings: ServerSettings | None = None) -> ServerSettings:
@@ -156,12 +153,12 @@ async def serving(
     grace_seconds: float = 1,
 ) -> AsyncIterator[Running]:
     """A server that serves; stopped at the end."""
-    runner, what, registry = runner or FakeRunner(), what or manifest(), CollectorRegistry()
-    server = Server(loopback(settings), what, registry)
+    runner, what = runner or FakeRunner(), what or manifest()
+    server = Server(loopback(settings), what)
     await server.open()
     try:
         await server.add(loaded(runner, what))
-        yield Running(server, runner, registry)
+        yield Running(server, runner)
     finally:
         runner.gate.set()
         await server.stop(grace_seconds)

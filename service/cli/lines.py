@@ -57,15 +57,18 @@ def one_line(text: str) -> str:
 
 
 def chunks(lines: Iterable[Line], most: int) -> Iterator[list[Line]]:
-    """Runs of at most `most` lines that fit in one call."""
+    """Runs of at most `most` lines that fit in one call; a full one does not wait for the line after it."""
     chunk: list[Line] = []
     characters = 0
     for line in lines:
-        if chunk and (len(chunk) == most or characters + len(line.text) > MOST_CHARACTERS):
+        if chunk and characters + len(line.text) > MOST_CHARACTERS:
             yield chunk
             chunk, characters = [], 0
         chunk.append(line)
         characters += len(line.text)
+        if len(chunk) == most:
+            yield chunk
+            chunk, characters = [], 0
     if chunk:
         yield chunk
 

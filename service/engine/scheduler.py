@@ -192,14 +192,16 @@ class Scheduler:
         return admission.embed
 
     def drain(self, error: Exception, now: float) -> tuple[Sequence, ...]:
-        """Take out everything, waiting or running, because the engine stops."""
+        """Take out everything, waiting or running, because the engine stops; whoever still waits gets `error`."""
         everything = (*self._waiting, *self._rows)
         self._waiting.clear()
         self._rows.clear()
         self._waiting_tokens = 0
         for sequence in everything:
-            sequence.error = error
-            _finish(sequence, Finish.FAILED, now)
+            reason = sequence.dead(now)
+            if reason is None:
+                sequence.error = error
+            _finish(sequence, reason or Finish.FAILED, now)
         return everything
 
     def _remove_finished(self) -> Removal:

@@ -259,13 +259,15 @@ def test_a_caller_that_goes_away_at_its_deadline_was_late() -> None:
     assert text.finish is Finish.DEADLINE
 
 
-def test_draining_fails_everything() -> None:
-    row, waiting = sequence(), sequence()
+def test_draining_fails_everything_that_somebody_waits_for() -> None:
+    row, waiting, cancelled = sequence(), sequence(), sequence()
     scheduler = running(row)
-    scheduler.submit([waiting], 0.0)
+    scheduler.submit([waiting, cancelled], 0.0)
+    cancelled.cancel()
     error = StoppedError("the engine has stopped")
-    assert set(scheduler.drain(error, 1.0)) == {row, waiting}
-    assert (row.error, waiting.error) == (error, error)
+    assert set(scheduler.drain(error, 1.0)) == {row, waiting, cancelled}
+    assert (row.error, waiting.error, cancelled.error) == (error, error, None)
+    assert (row.finish, waiting.finish, cancelled.finish) == (Finish.FAILED, Finish.FAILED, Finish.CANCELLED)
     assert scheduler.idle
     assert scheduler.waiting_tokens == 0
 

@@ -1,0 +1,44 @@
+"""A caller who has no .proto finds out by reflection how to call, and calls."""
+
+from typing import Any
+
+import grpc
+from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from tests.harness import serving
+
+SERVICE = "dragoman.v1.TranslationService"
+
+
+async def ask(channel: grpc.aio.Channel, **question: str) -> Any:
+    stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+    stream = stub.ServerReflectionInfo(iter([reflection_pb2.ServerReflectionRequest(**question)]))
+    return await stream.read()
+
+
+async def test_services_are_listed() -> None:
+    async with serving() as running, grpc.aio.insecure_channel(running.address) as channel:
+        answer = await ask(channel, list_services="")
+    assert {service.name for service in answer.list_services_response.service} == {
+        SERVICE,
+        "grpc.health.v1.Health",
+        "grpc.reflection.v1alpha.ServerReflection",
+    }
+
+
+async def test_translate_can_be_called_by_what_reflection_tells() -> None:
+    async with serving() as running, grpc.aio.insecure_channel(running.address) as channel:
+        answer = await ask(channel, file_containing_symbol=SERVICE)
+        pool = descriptor_pool.DescriptorPool()
+        for file in answer.file_descriptor_response.file_descriptor_proto:
+            pool.Add(descriptor_pb2.FileDescriptorProto.FromString(file))
+        method = pool.FindServiceByName(SERVICE).FindMethodByName("Translate")
+        request, answered = (message_factory.GetMessageClass(each) for each in (method.input_type, method.output_type))
+        call = channel.unary_unary(
+            f"/{SERVICE}/Translate",
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=answered.FromString,
+        )
+        response = await call(json_format.ParseDict({"texts": ["red kite"], "targetLanguage": "fr"}, request()))
+    assert [each.text for each in response.translations] == ["red kite"]
