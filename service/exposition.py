@@ -1,5 +1,6 @@
 """The HTTP side: /metrics for Prometheus, /healthz and /readyz for whoever looks after the process."""
 
+import socket
 import sys
 import threading
 from collections.abc import Callable
@@ -31,7 +32,8 @@ class Exposition:
         alive: Callable[[], bool],
         ready: Callable[[], bool],
     ) -> None:
-        self._server = _HttpServer((host, port), _handler(registry, alive, ready))
+        kind = _HttpServer6 if ":" in host else _HttpServer
+        self._server = kind((host, port), _handler(registry, alive, ready))
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(POLL_SECONDS,), name="exposition", daemon=True
         )
@@ -63,6 +65,10 @@ class _HttpServer(ThreadingHTTPServer):
         """A client that went away in the middle is no news."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)  # type: ignore[arg-type]
+
+
+class _HttpServer6(_HttpServer):
+    address_family = socket.AF_INET6
 
 
 def _handler(

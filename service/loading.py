@@ -1,15 +1,19 @@
 """From a bundle on disk to a model that is warm: all that must succeed before a server says that it is ready."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dragoman.export.bundle import TOKENIZER_FOLDER, Bundle, BundleError, Manifest, open_bundle
 from dragoman.model.tokenizer import SentencePieceTokenizer, Tokenizer
 from dragoman.service.engine.runner import RowInput, Runner
 from dragoman.service.settings import ServerSettings
+
+if TYPE_CHECKING:
+    from dragoman.export.verify import Check
 
 INSTALL_RUNTIME = "pip install 'dragoman[cpu]', or 'dragoman[gpu]' for NVIDIA GPUs"
 
@@ -57,15 +61,20 @@ def check_runtime() -> str:
     return str(onnxruntime.__version__)
 
 
-def verify_model(bundle: Bundle, threads: int) -> None:
-    """Replay the bundle's golden answers on this machine. Raises StartupError that names the check that failed."""
+def verify_model(bundle: Bundle, threads: int, progress: Callable[[str], None] | None = None) -> "tuple[Check, ...]":
+    """Replay the bundle's golden answers on this machine, and return what holds.
+
+    `progress` is told what is being checked. Raises StartupError that names the check that failed.
+    """
     check_runtime()
     from dragoman.export.verify import VerificationError, verify_bundle
 
     try:
-        verify_bundle(bundle, threads=threads)
+        return verify_bundle(bundle, threads=threads, progress=progress)
     except VerificationError as error:
         raise StartupError(f"the bundle failed its verification: {error}") from error
+    except Exception as error:
+        raise StartupError(f"the bundle could not be verified: {_one_line(error)}") from error
 
 
 def load_model(bundle: Bundle, settings: ServerSettings) -> LoadedModel:

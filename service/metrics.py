@@ -49,7 +49,7 @@ class Metrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         # Of the whole process, there being no other way: a second series for each counter, with the time it was made.
-        disable_created_metrics()
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = registry
         self.families: list[Family] = []
         """Everything that is defined here, in the order of the documentation."""

@@ -42,7 +42,7 @@ from dragoman.v1 import translation_pb2_grpc
 SENDING_SECONDS = 0.5
 """How long the last answers may take on their way out, once the calls themselves are through."""
 
-ENGINE_STOP_SECONDS = 5
+ENGINE_STOP_SECONDS = 1
 """How long the engine's current step is waited for."""
 
 IMPATIENT_STATUS = 1
@@ -86,14 +86,16 @@ class Server:
             self.port = self._grpc.add_insecure_port(at(host, port))
         except RuntimeError as error:
             raise StartupError(f"cannot listen on {host}, port {port}") from error
-        _check_free(host, metrics_port)
-        self._exposition = Exposition(
-            host,
-            metrics_port,
-            self.registry,
-            alive=lambda: self._lifecycle.alive,
-            ready=lambda: self._lifecycle.ready,
-        )
+        try:
+            self._exposition = Exposition(
+                host,
+                metrics_port,
+                self.registry,
+                alive=lambda: self._lifecycle.alive,
+                ready=lambda: self._lifecycle.ready,
+            )
+        except OSError as error:
+            raise _cannot_listen(host, metrics_port, error) from error
         self.metrics_port = self._exposition.port
         self._exposition.start()
         await self._grpc.start()
@@ -179,7 +181,7 @@ def serve(
     settings: ServerSettings,
     folder: Path,
     load: Callable[[Bundle, ServerSettings], LoadedModel] = load_model,
-    verify: Callable[[Bundle, int], None] = verify_model,
+    verify: Callable[[Bundle, int], object] = verify_model,
 ) -> None:
     """Serve the bundle in `folder` until SIGTERM or SIGINT.
 
@@ -199,7 +201,7 @@ async def _life(
     settings: ServerSettings,
     folder: Path,
     load: Callable[[Bundle, ServerSettings], LoadedModel],
-    verify: Callable[[Bundle, int], None],
+    verify: Callable[[Bundle, int], object],
 ) -> None:
     """All that a server does; cancelled, it stops in order."""
     bundle = await run_aside(lambda: read_bundle(folder))
@@ -245,9 +247,13 @@ def _check_free(host: str, port: int) -> None:
                 trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 trial.bind(address)
     except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise StartupError(f"port {port} on {host} is in use") from error
-        raise StartupError(f"cannot listen on {host}, port {port}: {error.strerror}") from error
+        raise _cannot_listen(host, port, error) from error
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> StartupError:
+    if error.errno == errno.EADDRINUSE:
+        return StartupError(f"port {port} on {host} is in use")
+    return StartupError(f"cannot listen on {host}, port {port}: {error.strerror}")
 
 
 def _model_info(manifest: Manifest, provider: str, threads: int) -> ModelInfo:

@@ -10,6 +10,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health_pb2_grpc
 
 from dragoman.export.bundle import Manifest
 from dragoman.export.graphs import Dimensions
@@ -54,8 +58,13 @@ def sentences(count: int, seed: int = 0) -> list[str]:
 def tokenizer() -> SentencePieceTokenizer:
     """A small tokenizer, the same for the whole run."""
     with tempfile.TemporaryDirectory() as folder:
-        train_tokenizer(sentences(300, seed=99), Path(folder), PIECES)
+        write_tokenizer(Path(folder))
         return SentencePieceTokenizer(Path(folder))
+
+
+def write_tokenizer(folder: Path) -> None:
+    """Learn that tokenizer, and write it into `folder`."""
+    train_tokenizer(sentences(300, seed=99), folder, PIECES)
 
 
 def manifest(
@@ -133,6 +142,11 @@ class Running:
     def value(self, name: str, **labels: str) -> float:
         """A sample of the registry; 0 if it is not there."""
         return self.server.registry.get_sample_value(name, labels) or 0.0
+
+
+def health(channel: grpc.aio.Channel) -> Any:
+    """The stub of grpc.health.v1, which nobody has typed for asyncio."""
+    return health_pb2_grpc.HealthStub(channel)
 
 
 def loopback(settings: ServerSettings | None = None) -> ServerSettings:

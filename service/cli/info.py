@@ -2,6 +2,7 @@
 
 import click
 
+from dragoman.service.cli.columns import two_columns
 from dragoman.service.cli.connection import connected, connection_options
 from dragoman.service.client import ModelInfo, ServerInfo
 
@@ -25,8 +26,7 @@ def describe(server: ServerInfo) -> str:
     ]
     for model in server.models:
         rows += [("", ""), *_model_rows(model)]
-    width = max(len(name) for name, _ in rows)
-    return "\n".join(f"{name:<{width}}  {value}".rstrip() for name, value in rows)
+    return two_columns(rows)
 
 
 def _model_rows(model: ModelInfo) -> list[tuple[str, str]]:

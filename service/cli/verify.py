@@ -1,10 +1,10 @@
 """`dragoman verify`."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
+from dragoman.service.cli.columns import two_columns
 from dragoman.service.cpus import allowed_cpus
 
 
@@ -24,27 +24,13 @@ def verify(bundle: Path, threads: int) -> None:
 
     Ends with a table of what holds, or with status 1 and the check that failed. Needs an ONNX Runtime, but no torch.
     """
-    from dragoman.service.loading import StartupError, check_runtime, read_bundle
+    from dragoman.service.loading import StartupError, read_bundle, verify_model
 
     try:
-        check_runtime()
-        opened = read_bundle(bundle)
+        checks = verify_model(read_bundle(bundle), threads or allowed_cpus(), progress=_note)
     except StartupError as error:
         raise click.ClickException(str(error)) from error
-
-    from dragoman.export.verify import VerificationError, verify_bundle
-
-    try:
-        checks = verify_bundle(opened, threads=threads or allowed_cpus(), progress=_note)
-    except VerificationError as error:
-        raise click.ClickException(f"{bundle}: {error}") from error
-    click.echo(table([(check.name, check.detail) for check in checks]))
-
-
-def table(rows: Sequence[tuple[str, str]]) -> str:
-    """Two columns."""
-    width = max((len(name) for name, _ in rows), default=0)
-    return "\n".join(f"{name:<{width}}  {value}".rstrip() for name, value in rows)
+    click.echo(two_columns([(check.name, check.detail) for check in checks]))
 
 
 def _note(line: str) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from functools import partial
 
 import numpy as np
 import pytest
@@ -90,7 +89,7 @@ async def translate_of(kind: str, address: str) -> AsyncIterator[Translate]:
             yield client.translate
     else:
         with Client(address) as blocking:
-            yield partial(asyncio.to_thread, blocking.translate)
+            yield lambda *texts, **more: asyncio.to_thread(blocking.translate, *texts, **more)
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])

@@ -238,7 +238,7 @@ async def test_a_call_that_takes_too_long_is_one_line() -> None:
 
 
 def test_an_argument_that_is_not_utf8_is_told() -> None:
-    command = [sys.executable, "-m", "dragoman.service.cli", "translate", b"na\xefve"]
+    command: list[str | bytes] = [sys.executable, "-m", "dragoman.service.cli", "translate", b"na\xefve"]
     run = subprocess.run(command, capture_output=True, text=True)
     assert run.returncode == 2
     assert run.stderr == "Error: TEXT 1 is not UTF-8. See dragoman translate --help.\n"

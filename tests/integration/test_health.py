@@ -5,12 +5,12 @@ import time
 
 import grpc
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2
 
 from dragoman.service.client import UnavailableError
 from dragoman.service.server import Server
 from tests.fake_runner import FakeRunner
-from tests.harness import Running, eventually, loaded, loopback, manifest, serving, token_of
+from tests.harness import Running, eventually, health, loaded, loopback, manifest, serving, token_of
 
 SERVICE = "dragoman.v1.TranslationService"
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -19,7 +19,7 @@ SERVICE_UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
 
 
 async def status(channel: grpc.aio.Channel, service: str) -> int:
-    response = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=service))
+    response = await health(channel).Check(health_pb2.HealthCheckRequest(service=service))
     return int(response.status)
 
 
@@ -62,7 +62,7 @@ async def test_a_watcher_is_told_each_change_once() -> None:
     server = Server(loopback(), manifest())
     await server.open()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
-        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service=SERVICE))
+        watch = health(channel).Watch(health_pb2.HealthCheckRequest(service=SERVICE))
         seen = [(await watch.read()).status]
         await server.add(loaded(FakeRunner(), manifest()))
         seen.append((await watch.read()).status)
@@ -76,7 +76,7 @@ async def test_a_watcher_is_told_each_change_once() -> None:
 
 async def test_watching_an_unknown_service_says_so() -> None:
     async with serving() as running, grpc.aio.insecure_channel(running.address) as channel:
-        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service="nope"))
+        watch = health(channel).Watch(health_pb2.HealthCheckRequest(service="nope"))
         assert (await watch.read()).status == SERVICE_UNKNOWN
         watch.cancel()
 
@@ -111,7 +111,7 @@ async def test_a_server_whose_engine_has_died_says_so() -> None:
             with pytest.raises(Exception, match="the model failed"):
                 await client.translate(["boat"])
             async with asyncio.timeout(30):
-                watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service=""))
+                watch = health(channel).Watch(health_pb2.HealthCheckRequest(service=""))
                 while (await watch.read()).status != NOT_SERVING:
                     pass
                 watch.cancel()

@@ -12,9 +12,9 @@ SERVICE = "dragoman.v1.TranslationService"
 
 
 async def ask(channel: grpc.aio.Channel, **question: str) -> Any:
-    stub = reflection_pb2_grpc.ServerReflectionStub(channel)
-    stream = stub.ServerReflectionInfo(iter([reflection_pb2.ServerReflectionRequest(**question)]))
-    return await stream.read()
+    stub: Any = reflection_pb2_grpc.ServerReflectionStub(channel)  # type: ignore[arg-type]
+    request: Any = reflection_pb2.ServerReflectionRequest
+    return await stub.ServerReflectionInfo(iter([request(**question)])).read()
 
 
 async def test_services_are_listed() -> None:
@@ -34,8 +34,9 @@ async def test_translate_can_be_called_by_what_reflection_tells() -> None:
         for file in answer.file_descriptor_response.file_descriptor_proto:
             pool.Add(descriptor_pb2.FileDescriptorProto.FromString(file))
         method = pool.FindServiceByName(SERVICE).FindMethodByName("Translate")
-        request, answered = (message_factory.GetMessageClass(each) for each in (method.input_type, method.output_type))
-        call = channel.unary_unary(
+        request = message_factory.GetMessageClass(method.input_type)
+        answered: Any = message_factory.GetMessageClass(method.output_type)
+        call: Any = channel.unary_unary(
             f"/{SERVICE}/Translate",
             request_serializer=lambda message: message.SerializeToString(),
             response_deserializer=answered.FromString,

@@ -6,14 +6,14 @@ import time
 
 import grpc
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2
 
-from dragoman.service.client import ClientError, UnavailableError
+from dragoman.service.client import AsyncClient, ClientError, UnavailableError
 from dragoman.service.loading import StartupError
 from dragoman.service.server import Server
 from dragoman.service.settings import ServerSettings
 from tests.fake_runner import FakeRunner
-from tests.harness import Running, eventually, loaded, loopback, manifest, serving
+from tests.harness import Running, eventually, health, loaded, loopback, manifest, serving
 
 
 async def started(runner: FakeRunner) -> Running:
@@ -65,7 +65,7 @@ async def test_calls_that_outlast_the_grace_are_cancelled() -> None:
 async def test_those_who_only_watch_are_not_waited_for() -> None:
     running = await started(FakeRunner())
     async with grpc.aio.insecure_channel(running.address) as channel:
-        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service=""))
+        watch = health(channel).Watch(health_pb2.HealthCheckRequest(service=""))
         await watch.read()
         began = time.monotonic()
         await running.server.stop(30)
@@ -100,6 +100,21 @@ async def test_nor_does_one_whose_metrics_port_is_taken() -> None:
         with pytest.raises(StartupError, match=f"^port {port} on 127.0.0.1 is in use$"):
             await server.open()
         await server.stop(0)
+
+
+async def test_an_address_of_the_sixth_version_is_served_too() -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no such address")
+    server = Server(ServerSettings(host="::1", port=0, metrics_port=0), manifest())
+    await server.open()
+    await server.add(loaded(FakeRunner(), manifest()))
+    async with AsyncClient(f"[::1]:{server.port}") as client:
+        assert (await client.translate(["kite"])).texts == ("kite",)
+    with socket.create_connection(("::1", server.metrics_port)):
+        pass
+    await server.stop(0)
 
 
 async def test_an_address_that_is_not_ours_is_named() -> None:

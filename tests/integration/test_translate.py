@@ -63,7 +63,7 @@ async def test_a_text_s_answer_does_not_depend_on_its_neighbours() -> None:
 async def test_no_caller_gets_another_s_answer() -> None:
     rng = random.Random(1)
     async with serving() as running, running.client() as client:
-        for _ in range(5):
+        for _ in range(20):
             texts = sentences(64, seed=rng.randint(0, 10**6))
             kinds = [rng.choice(("good",) * 7 + ("long", "language", "cancelled")) for _ in texts]
             calls = [asyncio.create_task(call(client, kind, text)) for kind, text in zip(kinds, texts, strict=True)]

@@ -1,6 +1,7 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator
+from collections.abc import Sequence as Row
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -151,7 +152,7 @@ async def test_a_great_deal_of_text_is_tokenized_and_written_beside_the_loop() -
             threads.add(threading.current_thread().name)
             return tokenizer().encode(text)
 
-        def decode(self, ids: list[int]) -> str:
+        def decode(self, ids: Row[int]) -> str:
             threads.add(threading.current_thread().name)
             return tokenizer().decode(ids)
 

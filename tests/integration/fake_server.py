@@ -1,0 +1,59 @@
+"""`python -m tests.integration.fake_server BUNDLE WAY...`: `dragoman serve` with FakeRunner in place of a model.
+
+Each WAY makes it behave in one more way that a test wants to see.
+"""
+
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from dragoman.export.bundle import Bundle
+from dragoman.service.engine.runner import RowInput
+from dragoman.service.engine.scheduler import Step
+from dragoman.service.loading import LoadedModel, StartupError
+from dragoman.service.server import serve
+from dragoman.service.settings import ServerSettings
+from tests.fake_runner import FakeRunner
+from tests.harness import loaded
+
+STEP_SECONDS = 0.05
+
+
+class SlowRunner(FakeRunner):
+    def step(self, rows: Sequence[RowInput]) -> list[Step]:
+        time.sleep(STEP_SECONDS)
+        return super().step(rows)
+
+
+class HangingRunner(FakeRunner):
+    def step(self, rows: Sequence[RowInput]) -> list[Step]:
+        threading.Event().wait()
+        return []
+
+
+RUNNERS = {"slow": SlowRunner, "hanging": HangingRunner}
+
+
+def main(folder: Path, ways: set[str]) -> None:
+    runner = next((RUNNERS[way] for way in ways if way in RUNNERS), FakeRunner)()
+
+    def verify(bundle: Bundle, threads: int) -> None:
+        if "unverified" in ways:
+            raise StartupError("the bundle failed its verification: golden answers: text 3 differs")
+
+    def load(bundle: Bundle, settings: ServerSettings) -> LoadedModel:
+        if "loading" in ways:
+            threading.Event().wait()
+        return loaded(runner, bundle.manifest)
+
+    settings = ServerSettings(port=0, metrics_port=0, threads=1, grace_seconds=0 if "impatient" in ways else 20)
+    try:
+        serve(settings, folder, load, verify)
+    except StartupError as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), set(sys.argv[2:]))

@@ -1,0 +1,284 @@
+"""The server as a process: how it starts, refuses to start, and ends."""
+
+import asyncio
+import dataclasses
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+
+from dragoman.export.bundle import FORMAT_VERSION, MANIFEST_FILE, TOKENIZER_FOLDER, list_files, write_manifest
+from dragoman.service.client import AsyncClient, Client, ClientError, UnavailableError
+from tests.harness import PATIENCE_SECONDS, eventually, manifest, text_of, write_tokenizer
+
+BLOCKED = "import sys; sys.modules.update(dict.fromkeys({modules}));"
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    folder = tmp_path / "bundle"
+    write_tokenizer(folder / TOKENIZER_FOLDER)
+    for name in ("encoder.onnx", "decoder.onnx", "weights.bin", "golden.json", "report.json"):
+        (folder / name).write_bytes(name.encode() * 10)
+    write_manifest(folder, dataclasses.replace(manifest(), files=list_files(folder)))
+    return folder
+
+
+class Process:
+    """A server process of our own."""
+
+    def __init__(self, bundle: Path, *ways: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.integration.fake_server", str(bundle), *ways],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.printed: list[str] = []
+
+    def until(self, start: str) -> None:
+        """Read what it prints up to a line that begins with `start`."""
+        assert self._process.stdout
+        for line in self._process.stdout:
+            self.printed.append(line.rstrip())
+            if line.startswith(start):
+                return
+        pytest.fail(f"it ended: {self.printed}, {self.errors()}")
+
+    @property
+    def ports(self) -> tuple[int, int]:
+        """Of gRPC and of metrics."""
+        found = re.search(r"gRPC on \S+:(\d+), metrics on http://\S+:(\d+)/metrics", "\n".join(self.printed))
+        assert found
+        return int(found[1]), int(found[2])
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.ports[0]}"
+
+    def send(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def status(self) -> int:
+        """Wait for its end."""
+        return self._process.wait(PATIENCE_SECONDS)
+
+    def errors(self) -> str:
+        assert self._process.stderr
+        return self._process.stderr.read()
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+@contextmanager
+def process(bundle: Path, *ways: str, until: str = "Try: ") -> Iterator[Process]:
+    running = Process(bundle, *ways)
+    try:
+        if until:
+            running.until(until)
+        yield running
+    finally:
+        running.end()
+
+
+def serve(*arguments: str | Path, blocked: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    """`dragoman serve`, without the modules that are blocked."""
+    code = f"{BLOCKED.format(modules=blocked)} from dragoman.service.cli import main; main(prog_name='dragoman')"
+    command = [sys.executable, "-c", code, "serve", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
+
+
+# --- what is not started
+
+
+def remove(bundle: Path) -> str:
+    (bundle / "weights.bin").unlink()
+    return "weights.bin: missing"
+
+
+def shorten(bundle: Path) -> str:
+    os.truncate(bundle / "weights.bin", 50)
+    return "weights.bin: has 50 bytes, should have 110"
+
+
+def alter(bundle: Path) -> str:
+    (bundle / "encoder.onnx").write_bytes(b"x" * 120)
+    return "encoder.onnx: altered since export"
+
+
+def renew(bundle: Path) -> str:
+    path = bundle / MANIFEST_FILE
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format_version": FORMAT_VERSION + 1}))
+    return f"format version {FORMAT_VERSION + 1} is newer than {FORMAT_VERSION}"
+
+
+def empty(bundle: Path) -> str:
+    (bundle / MANIFEST_FILE).unlink()
+    return "manifest.json: missing"
+
+
+@pytest.mark.parametrize("spoil", [remove, shorten, alter, renew, empty])
+def test_a_bad_bundle_is_refused_by_the_name_of_its_file_before_a_port_is_bound(
+    bundle: Path, spoil: Callable[[Path], str]
+) -> None:
+    fault = spoil(bundle)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        # Had it come as far as the port, it would have complained of that.
+        run = serve(bundle, "--port", str(taken.getsockname()[1]))
+    assert run.returncode == 1
+    assert run.stdout == ""
+    assert run.stderr.startswith("Error: bundle refused: ")
+    assert fault in run.stderr
+    assert len(run.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("option", ["--port", "--metrics-port"])
+def test_a_port_in_use_is_told_in_one_line(bundle: Path, option: str) -> None:
+    other = {"--port": "--metrics-port", "--metrics-port": "--port"}[option]
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        run = serve(bundle, option, str(port), other, "0")
+    assert run.returncode == 1
+    assert run.stderr == f"Error: port {port} on 127.0.0.1 is in use\n"
+
+
+@pytest.mark.parametrize("option", ["--verify", "--no-verify"])
+def test_without_a_runtime_it_says_what_to_install(bundle: Path, option: str) -> None:
+    run = serve(bundle, option, "--port", "0", "--metrics-port", "0", blocked=("onnxruntime",))
+    assert run.returncode == 1
+    assert run.stderr == (
+        "Error: ONNX Runtime is not installed: pip install 'dragoman[cpu]', or 'dragoman[gpu]' for NVIDIA GPUs\n"
+    )
+
+
+def test_a_bundle_that_fails_its_verification_is_not_served(bundle: Path) -> None:
+    with process(bundle, "unverified", until="") as running:
+        assert running.status() == 1
+        assert running.errors() == "the bundle failed its verification: golden answers: text 3 differs\n"
+
+
+def test_graphs_that_cannot_be_loaded_are_told_in_one_line(bundle: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    run = serve(bundle, "--no-verify", "--port", "0", "--metrics-port", "0")
+    assert run.returncode == 1
+    assert run.stderr.startswith("Error: the model could not be loaded: ")
+    assert len(run.stderr.splitlines()) == 1
+
+
+def test_the_server_can_be_imported_without_torch_onnx_and_runtime() -> None:
+    modules = ("torch", "onnx", "onnxscript", "onnxruntime", "safetensors")
+    code = f"{BLOCKED.format(modules=modules)} import dragoman.service.server, dragoman.service.cli.serve"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_SECONDS)
+    assert run.returncode == 0, run.stderr
+
+
+# --- what is started
+
+
+def test_it_says_what_it_serves_and_what_to_try(bundle: Path) -> None:
+    with process(bundle) as running:
+        with Client(running.address) as client:
+            assert client.translate(["red kite"]).texts == ("red kite",)
+        with urlopen(f"http://127.0.0.1:{running.ports[1]}/readyz") as response:
+            assert response.status == 200
+        assert running.printed == [
+            "Verifying fake on this machine ...",
+            "Loading fake ...",
+            "Serving fake, version 0123456789ab: float32 on FakeExecutionProvider, 1 thread.",
+            f"gRPC on {running.address}, metrics on http://127.0.0.1:{running.ports[1]}/metrics",
+            f'Try: dragoman translate --to fr --address {running.address} "The cat sat on the mat."',
+        ]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_well(bundle: Path, number: signal.Signals) -> None:
+    with process(bundle) as running:
+        running.send(number)
+        assert running.status() == 0
+        assert running.errors() == ""
+
+
+def test_a_signal_while_it_loads_ends_it_at_once(bundle: Path) -> None:
+    with process(bundle, "loading", until="Loading ") as running:
+        running.send(signal.SIGTERM)
+        assert running.status() == 0
+        assert running.errors() == ""
+
+
+async def test_running_calls_are_finished_before_it_ends(bundle: Path) -> None:
+    with process(bundle, "slow") as running:
+        async with AsyncClient(running.address, timeout_seconds=PATIENCE_SECONDS) as client:
+            calls = [asyncio.create_task(client.translate([text_of(24)])) for _ in range(8)]
+            await eventually(lambda: active_rows(running) == 8)
+            running.send(signal.SIGTERM)
+            for call in calls:
+                assert (await call).texts == (text_of(24),)
+            assert await asyncio.to_thread(running.status) == 0
+            with pytest.raises(UnavailableError):
+                await client.translate(["kite"])
+
+
+async def test_calls_that_outlast_the_grace_are_ended(bundle: Path) -> None:
+    with process(bundle, "slow", "impatient") as running:
+        async with AsyncClient(running.address, timeout_seconds=PATIENCE_SECONDS) as client:
+            calls = [asyncio.create_task(client.translate([text_of(24)])) for _ in range(3)]
+            await eventually(lambda: active_rows(running) == 3)
+            began = time.monotonic()
+            running.send(signal.SIGTERM)
+            assert await asyncio.to_thread(running.status) == 0
+            assert time.monotonic() - began < 10
+            for outcome in await asyncio.gather(*calls, return_exceptions=True):
+                assert isinstance(outcome, ClientError)
+
+
+async def test_an_engine_that_hangs_does_not_keep_it(bundle: Path) -> None:
+    with process(bundle, "hanging", "impatient") as running:
+        async with AsyncClient(running.address) as client:
+            call = asyncio.create_task(client.translate(["kite"]))
+            await eventually(lambda: active_rows(running) == 1)
+            running.send(signal.SIGTERM)
+            assert await asyncio.to_thread(running.status) == 0
+            with pytest.raises(ClientError):
+                await call
+
+
+async def test_a_second_signal_ends_it_where_it_stands(bundle: Path) -> None:
+    with process(bundle, "hanging") as running:
+        async with AsyncClient(running.address, timeout_seconds=PATIENCE_SECONDS) as client:
+            call = asyncio.create_task(client.translate(["kite"]))
+            await eventually(lambda: active_rows(running) == 1)
+            began = time.monotonic()
+            running.send(signal.SIGTERM)
+            with pytest.raises(UnavailableError):
+                await refused(running)
+            running.send(signal.SIGTERM)
+            assert await asyncio.to_thread(running.status) == 1
+            assert time.monotonic() - began < 10
+            with pytest.raises(ClientError):
+                await call
+
+
+async def refused(running: Process) -> None:
+    """Returns never: calls are refused once the first signal has arrived."""
+    async with AsyncClient(running.address, timeout_seconds=PATIENCE_SECONDS) as client:
+        while True:
+            await client.info()
+
+
+def active_rows(running: Process) -> float:
+    with urlopen(f"http://127.0.0.1:{running.ports[1]}/metrics") as response:
+        page = response.read().decode()
+    found = re.search(r'^dragoman_active_rows\{model="fake"\} (\S+)$', page, re.MULTILINE)
+    return float(found[1]) if found else 0

@@ -1,0 +1,205 @@
+import sys
+import types
+from collections.abc import Callable, Sequence
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from dragoman.export.bundle import Bundle, BundleError, write_manifest
+from dragoman.service import loading
+from dragoman.service.cli import main
+from dragoman.service.engine.scheduler import Step
+from dragoman.service.loading import (
+    INSTALL_RUNTIME,
+    WARMUP_STEPS,
+    StartupError,
+    check_runtime,
+    load_model,
+    verify_model,
+    warm_up,
+)
+from dragoman.service.settings import ServerSettings
+from tests.fake_runner import END, START, FakeRunner
+from tests.harness import manifest, write_tokenizer
+
+
+def install(monkeypatch: pytest.MonkeyPatch, *distributions: str) -> None:
+    """Make it look as if these and no other runtimes were installed."""
+
+    def version(name: str) -> str:
+        if name not in distributions:
+            raise PackageNotFoundError(name)
+        return "9.9"
+
+    monkeypatch.setattr(loading, "version", version)
+    module = types.SimpleNamespace(__version__="9.9") if distributions else None
+    monkeypatch.setitem(sys.modules, "onnxruntime", module)
+
+
+def bring(monkeypatch: pytest.MonkeyPatch, module: str, **content: Any) -> None:
+    monkeypatch.setitem(sys.modules, module, types.SimpleNamespace(**content))
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Bundle:
+    write_tokenizer(tmp_path / "tokenizer")
+    (tmp_path / "golden.json").write_text("[]")
+    return Bundle(tmp_path, manifest())
+
+
+@pytest.mark.parametrize("distribution", ["onnxruntime", "onnxruntime-gpu"])
+def test_one_runtime_is_as_it_should_be(monkeypatch: pytest.MonkeyPatch, distribution: str) -> None:
+    install(monkeypatch, distribution)
+    assert check_runtime() == "9.9"
+
+
+def test_no_runtime_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch)
+    with pytest.raises(StartupError) as caught:
+        check_runtime()
+    assert str(caught.value) == f"ONNX Runtime is not installed: {INSTALL_RUNTIME}"
+
+
+def test_two_runtimes_in_one_folder_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, "onnxruntime", "onnxruntime-gpu")
+    with pytest.raises(StartupError, match="are both installed, in one folder: uninstall both, then pip install"):
+        check_runtime()
+
+
+class ProviderError(ValueError):
+    pass
+
+
+class Loaded(FakeRunner):
+    provider = "CPUExecutionProvider"
+
+    def __init__(self, bundle: Bundle, *, provider: str, threads: int, max_rows: int) -> None:
+        super().__init__(max_rows)
+
+
+class NoDevice(Loaded):
+    def __init__(self, bundle: Bundle, *, provider: str, threads: int, max_rows: int) -> None:
+        raise ProviderError("provider cuda is asked for, and there is no device")
+
+
+class NoGraph(Loaded):
+    def __init__(self, bundle: Bundle, *, provider: str, threads: int, max_rows: int) -> None:
+        raise RuntimeError("Load model failed:\n  Protobuf parsing failed.\n")
+
+
+def test_the_provider_is_the_one_really_in_use(monkeypatch: pytest.MonkeyPatch, bundle: Bundle) -> None:
+    install(monkeypatch, "onnxruntime")
+    bring(monkeypatch, "dragoman.service.engine.ort_runner", OrtRunner=Loaded, ProviderError=ProviderError)
+    model = load_model(bundle, ServerSettings(provider="auto"))
+    assert (model.provider, model.runtime_version) == ("CPUExecutionProvider", "9.9")
+    assert model.load_seconds >= 0
+    assert model.warmup_seconds >= 0
+
+
+@pytest.mark.parametrize(
+    ("runner", "message"),
+    [
+        (NoDevice, "provider cuda is asked for, and there is no device"),
+        (NoGraph, "the model could not be loaded: RuntimeError: Load model failed: Protobuf parsing failed."),
+    ],
+)
+def test_what_cannot_be_loaded_is_told_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, bundle: Bundle, runner: type[FakeRunner], message: str
+) -> None:
+    install(monkeypatch, "onnxruntime")
+    bring(monkeypatch, "dragoman.service.engine.ort_runner", OrtRunner=runner, ProviderError=ProviderError)
+    with pytest.raises(StartupError) as caught:
+        load_model(bundle, ServerSettings(provider="cuda"))
+    assert str(caught.value) == message
+
+
+class VerificationError(Exception):
+    pass
+
+
+def bring_verification(monkeypatch: pytest.MonkeyPatch, outcome: Exception | tuple[Any, ...]) -> None:
+    def verify_bundle(bundle: Bundle, *, threads: int, progress: Callable[[str], None] | None) -> Any:
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    install(monkeypatch, "onnxruntime")
+    bring(monkeypatch, "dragoman.export.verify", verify_bundle=verify_bundle, VerificationError=VerificationError)
+
+
+VERIFICATIONS = [
+    (
+        VerificationError("golden answers: text 3 differs"),
+        "the bundle failed its verification: golden answers: text 3 differs",
+    ),
+    (
+        BundleError("golden.json: not JSON\n at 1"),
+        "the bundle could not be verified: BundleError: golden.json: not JSON at 1",
+    ),
+]
+
+
+@pytest.mark.parametrize(("outcome", "message"), VERIFICATIONS)
+def test_a_failed_verification_names_the_check(
+    monkeypatch: pytest.MonkeyPatch, bundle: Bundle, outcome: Exception, message: str
+) -> None:
+    bring_verification(monkeypatch, outcome)
+    with pytest.raises(StartupError) as caught:
+        verify_model(bundle, threads=1)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(("outcome", "message"), VERIFICATIONS)
+def test_the_command_tells_it_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, bundle: Bundle, outcome: Exception, message: str
+) -> None:
+    bring_verification(monkeypatch, outcome)
+    write_manifest(bundle.folder, manifest())
+    result = CliRunner().invoke(main, ["verify", str(bundle.folder)])
+    assert (result.exit_code, result.stdout, result.stderr) == (1, "", f"Error: {message}\n")
+
+
+def test_the_command_ends_with_a_table(monkeypatch: pytest.MonkeyPatch, bundle: Bundle) -> None:
+    checks = (types.SimpleNamespace(name="golden", detail="64 texts"), types.SimpleNamespace(name="alone", detail="ok"))
+    bring_verification(monkeypatch, checks)
+    write_manifest(bundle.folder, manifest())
+    result = CliRunner().invoke(main, ["verify", str(bundle.folder)])
+    assert (result.exit_code, result.stdout) == (0, "golden  64 texts\nalone   ok\n")
+
+
+class Watched(FakeRunner):
+    def __init__(self) -> None:
+        super().__init__(rows=4)
+        self.embedded: list[int] = []
+        self.cleared: set[int] = set()
+
+    def embed(self, sources: Sequence[Sequence[int]]) -> list[Any]:
+        self.embedded.append(len(sources))
+        return []
+
+    def clear_row(self, row: int) -> None:
+        super().clear_row(row)
+        self.cleared.add(row)
+
+    def step(self, rows: Any) -> list[Step]:
+        self.cleared.difference_update(range(len(rows)))
+        return super().step(rows)
+
+
+def test_warming_up_runs_one_row_and_all_rows_and_leaves_them_clean() -> None:
+    runner = Watched()
+    warm_up(runner, [(*range(10, 20), END)] * 9, START, max_rows=4)
+    assert runner.embedded == [1, 4]
+    assert runner.batches == [1] * WARMUP_STEPS + [4] * WARMUP_STEPS
+    assert runner.cleared == {0, 1, 2, 3}
+    assert runner.rests == 1
+
+
+def test_warming_up_does_with_what_there_is() -> None:
+    runner = Watched()
+    warm_up(runner, [(*range(10, 20), END)], START, max_rows=4)
+    assert runner.batches == [1] * WARMUP_STEPS
+    warm_up(runner, [], START, max_rows=4)
