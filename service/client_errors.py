@@ -62,11 +62,11 @@ class TimedOutError(ClientError):
 
 
 class UnavailableError(ClientError):
-    """There is no server, or it is starting or stopping."""
+    """There is no server, or it is starting or stopping, or has ended the call because it stops."""
 
 
 class ServerError(ClientError):
-    """The server failed, or ended the call."""
+    """The server failed."""
 
 
 _KINDS: dict[grpc.StatusCode, type[ClientError]] = {
@@ -75,6 +75,8 @@ _KINDS: dict[grpc.StatusCode, type[ClientError]] = {
     grpc.StatusCode.RESOURCE_EXHAUSTED: OverloadedError,
     grpc.StatusCode.DEADLINE_EXCEEDED: TimedOutError,
     grpc.StatusCode.UNAVAILABLE: UnavailableError,
+    # The caller's own cancelling raises something else; this is a server that went down with the call.
+    grpc.StatusCode.CANCELLED: UnavailableError,
 }
 
 

@@ -56,19 +56,17 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         async def call(request: Any, context: Context) -> Any:
             started = time.monotonic()
             metrics.started()
-            code = grpc.StatusCode.UNKNOWN
+            # Counted before the caller is told, so that whoever has an answer finds it counted.
             try:
                 response = await self._admitted(answer, request, context)
-                code = grpc.StatusCode.OK
             except asyncio.CancelledError:
-                code = _cancelled_code(context)
+                metrics.handled(_cancelled_code(context), time.monotonic() - started)
                 raise
             except Exception as error:
                 status = self._status(error)
-                code = status.code
+                metrics.handled(status.code, time.monotonic() - started)
                 await _abort(context, status)
-            finally:
-                metrics.handled(code, time.monotonic() - started)
+            metrics.handled(grpc.StatusCode.OK, time.monotonic() - started)
             return response
 
         return call

@@ -3,8 +3,8 @@
     serve        reads the bundle, binds the ports, verifies, loads, serves until a signal, and stops
     Server       what is bound and served, without signals or bundles
 
-A signal at any moment stops the server in order: health says NOT_SERVING, no call is taken any more, running calls go
-on for as long as the grace allows, and the rest is cancelled. A second signal ends the process at once.
+A signal at any moment stops the server in order: health says NOT_SERVING, new calls are refused, running calls go on
+for as long as the grace allows, and the rest is cancelled. A second signal ends the process at once.
 """
 
 import asyncio
@@ -125,19 +125,18 @@ class Server:
         return info
 
     async def stop(self, grace_seconds: float) -> None:
-        """Take no more calls, let those that run finish within `grace_seconds`, cancel the rest, free everything."""
+        """Take no more calls, let those that run finish within `grace_seconds`, cancel the rest, free everything.
+
+        Until then new calls are refused one by one: gRPC itself would cancel them, and callers try again somewhere
+        else only what was UNAVAILABLE.
+        """
         self._lifecycle.move(State.STOPPING)
         await self._health.enter_graceful_shutdown()
-        closing = asyncio.create_task(self._grpc.stop(grace_seconds))
-        finishing = asyncio.create_task(self._lifecycle.idle())
-        await asyncio.wait({closing, finishing}, return_when=asyncio.FIRST_COMPLETED)
-        finishing.cancel()
+        finished = await _within(grace_seconds, self._lifecycle.idle())
         # Who watches health or has reflection open never hangs up, and is not waited for.
-        await self._grpc.stop(min(grace_seconds, SENDING_SECONDS))
-        await closing
+        await self._grpc.stop(SENDING_SECONDS if finished else 0)
         if self._engine is not None:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(run_aside(self._engine.stop), ENGINE_STOP_SECONDS)
+            await _within(ENGINE_STOP_SECONDS, run_aside(self._engine.stop))
         if self._exposition is not None:
             await run_aside(self._exposition.stop)
 
@@ -237,6 +236,14 @@ async def _until_signal(life: Coroutine[Any, Any, None]) -> None:
 
 def _say(lines: str) -> None:
     print(lines, flush=True)
+
+
+async def _within(seconds: float, work: Coroutine[Any, Any, None]) -> bool:
+    """Whether `work` was done within `seconds`; it is given up if not."""
+    task = asyncio.create_task(work)
+    done, _ = await asyncio.wait({task}, timeout=seconds)
+    task.cancel()
+    return bool(done)
 
 
 def _check_free(host: str, port: int) -> None:

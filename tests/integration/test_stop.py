@@ -8,7 +8,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2
 
-from dragoman.service.client import AsyncClient, ClientError, UnavailableError
+from dragoman.service.client import AsyncClient, UnavailableError
 from dragoman.service.loading import StartupError
 from dragoman.service.server import Server
 from dragoman.service.settings import ServerSettings
@@ -38,7 +38,7 @@ async def test_running_calls_are_finished_and_new_ones_refused_at_once() -> None
         await asyncio.sleep(0)
         asked = time.monotonic()
         for other in (client, late):
-            with pytest.raises(UnavailableError):
+            with pytest.raises(UnavailableError, match=r"^the server is stopping$"):
                 await other.translate(["boat"])
         assert time.monotonic() - asked < 10
         assert not stopping.done()
@@ -57,7 +57,7 @@ async def test_calls_that_outlast_the_grace_are_cancelled() -> None:
         asyncio.get_running_loop().call_later(0.5, runner.gate.set)
         await running.server.stop(0.1)
         for outcome in await asyncio.gather(*calls, return_exceptions=True):
-            assert isinstance(outcome, ClientError)
+            assert isinstance(outcome, UnavailableError)
             assert outcome.code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
     assert running.value("dragoman_finished_total", model="fake", reason="cancelled") == 3
 
