@@ -2,6 +2,7 @@
 
     manifest.json     what the bundle is, how to decode with it, and its other files with size and sha256
     encoder.onnx      decoder.onnx      weights.bin
+    product.onnx      one product with a known answer, in int8 bundles only
     tokenizer/        the tokenizer's own files
     golden.json       texts with the reference's answers, to replay where the bundle will run
     report.json       what was proven at export
@@ -13,12 +14,13 @@ import hashlib
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from dragoman.export.graphs import Dimensions
+from dragoman.export.precision import Precision
 from dragoman.model.config import STRICT, DecodingRules, explain
 
 FORMAT_VERSION = 1
@@ -29,8 +31,7 @@ WEIGHTS_FILE = "weights.bin"
 GOLDEN_FILE = "golden.json"
 REPORT_FILE = "report.json"
 TOKENIZER_FOLDER = "tokenizer"
-
-Precision = Literal["float32"]
+PRODUCT_FILE = "product.onnx"
 
 
 class BundleError(ValueError):

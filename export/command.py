@@ -1,11 +1,13 @@
 """`dragoman export`."""
 
 from pathlib import Path
+from typing import get_args
 
 import click
 from tqdm import tqdm
 
-from dragoman.export.exporter import allowed_cores, export_checkpoint
+from dragoman.export.exporter import ExportOptions, allowed_cores, export_checkpoint
+from dragoman.export.precision import Precision
 from dragoman.export.verify import VerificationError
 
 FOLDER = click.Path(file_okay=False, path_type=Path)
@@ -15,7 +17,14 @@ STAGES = 10
 @click.command()
 @click.argument("checkpoint", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.argument("bundle", type=FOLDER)
-@click.option("--force", is_flag=True, help="Replace BUNDLE if it exists.")
+@click.option(
+    "--precision",
+    type=click.Choice(get_args(Precision)),
+    default="float32",
+    show_default=True,
+    help="int8: a quarter of the size, faster on the CPU, still exact at any batch; what it loses is measured.",
+)
+@click.option("--force", is_flag=True, help="Replace BUNDLE if it exists, and accept any loss of a reduced precision.")
 @click.option(
     "--texts",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -23,12 +32,16 @@ STAGES = 10
     "train.  [default: made-up texts that use the whole vocabulary]",
 )
 @click.option("--threads", type=click.IntRange(1), help="Cores to use.  [default: all that are allowed]")
-def export(checkpoint: Path, bundle: Path, force: bool, texts: Path | None, threads: int | None) -> None:
+def export(
+    checkpoint: Path, bundle: Path, precision: Precision, force: bool, texts: Path | None, threads: int | None
+) -> None:
     """Export CHECKPOINT to ONNX, prove the result equal to it, and write it to BUNDLE.
 
     A failed check leaves no bundle behind, and one that was there as it was.
     """
-    with tqdm(total=STAGES, disable=None, bar_format="{n_fmt}/{total_fmt} |{bar}| {elapsed} {desc}") as bar:
+    options = ExportOptions(precision, _read_texts(texts) if texts else (), force, threads or allowed_cores())
+    stages = STAGES if precision == "float32" else STAGES + 1
+    with tqdm(total=stages, disable=None, bar_format="{n_fmt}/{total_fmt} |{bar}| {elapsed} {desc}") as bar:
 
         def show(stage: str) -> None:
             bar.update()
@@ -37,14 +50,7 @@ def export(checkpoint: Path, bundle: Path, force: bool, texts: Path | None, thre
                 click.echo(f"  {stage} ...", err=True)
 
         try:
-            made, proof = export_checkpoint(
-                checkpoint,
-                bundle,
-                texts=_read_texts(texts) if texts else None,
-                force=force,
-                threads=threads or allowed_cores(),
-                progress=show,
-            )
+            made, proof = export_checkpoint(checkpoint, bundle, options, show)
         except (VerificationError, ValueError, OSError) as error:
             raise click.ClickException(str(error)) from error
     width = max(len(check.name) for check in proof.checks)

@@ -7,12 +7,13 @@ import random
 import shutil
 import tempfile
 from collections.abc import Sequence
-from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import onnxruntime
 from pydantic import TypeAdapter
 
 from dragoman.export.bundle import (
@@ -28,9 +29,11 @@ from dragoman.export.bundle import (
     version_of,
     write_manifest,
 )
-from dragoman.export.onnx_files import dimensions_of, write_graphs
-from dragoman.export.proof import MARGIN, Proof, Sample, prove, translate_sample
-from dragoman.export.verify import Progress, VerificationError, verify_bundle
+from dragoman.export.int8 import quantize
+from dragoman.export.onnx_files import dimensions_of, write_graphs, write_product
+from dragoman.export.precision import TOLERANCES, Precision
+from dragoman.export.proof import Proof, Sample, prove, translate_sample
+from dragoman.export.verify import Progress, verify_bundle
 from dragoman.model.checkpoint import TOKENIZER_FOLDER as CHECKPOINT_TOKENIZER
 from dragoman.model.checkpoint import Checkpoint, load_checkpoint, own_weights
 from dragoman.model.processor import processor_flags
@@ -43,68 +46,80 @@ CHARACTERS_PER_TOKEN = 16
 """A text of more characters than this for each token that the model can read is refused before it is tokenized."""
 
 
+@dataclass(frozen=True)
+class ExportOptions:
+    """How to export."""
+
+    precision: Precision = "float32"
+    texts: Sequence[str] = ()
+    """What the export is proven on; made up from the vocabulary where there are none."""
+    force: bool = False
+    """Replace a bundle that exists, and accept any loss of a reduced precision."""
+    threads: int = 1
+
+
 def export_checkpoint(
-    checkpoint_folder: Path,
-    bundle_folder: Path,
-    *,
-    texts: Sequence[str] | None = None,
-    force: bool = False,
-    threads: int,
-    progress: Progress,
+    checkpoint_folder: Path, bundle_folder: Path, options: ExportOptions, progress: Progress
 ) -> tuple[Bundle, Proof]:
     """Export, prove, and only then put the bundle in place.
 
-    `texts` are what it is proven on; made up from the vocabulary where not given. Raises FileExistsError where
-    `bundle_folder` exists and `force` is not set, ValueError for a checkpoint that cannot be read, VerificationError
-    where a check fails; no bundle is left behind then, and one that was there before is untouched.
+    Raises FileExistsError where `bundle_folder` exists and `force` is not set, ValueError for a checkpoint that cannot
+    be read, VerificationError where a check fails; no bundle is left behind then, and one that was there before is
+    untouched.
     """
-    if bundle_folder.exists() and not force:
+    if bundle_folder.exists() and not options.force:
         raise FileExistsError(f"{bundle_folder}: exists already; --force replaces it")
     progress("checkpoint")
     checkpoint = load_checkpoint(checkpoint_folder)
     aside = bundle_folder.with_name(bundle_folder.name + ".partial")
-    with ExitStack() as cleanup:
-        cleanup.callback(shutil.rmtree, aside, ignore_errors=True)
-        shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir(parents=True)
-        proof = _fill(aside, checkpoint_folder, checkpoint, texts, cleanup, threads, progress)
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    try:
+        shutil.copytree(checkpoint_folder / CHECKPOINT_TOKENIZER, aside / TOKENIZER_FOLDER)
+        proof = _fill(aside, checkpoint, options, progress)
         if bundle_folder.exists():
             shutil.rmtree(bundle_folder)
         aside.rename(bundle_folder)
-    return Bundle(bundle_folder, open_bundle(bundle_folder).manifest), proof
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return open_bundle(bundle_folder), proof
 
 
-def _fill(
-    folder: Path,
-    checkpoint_folder: Path,
-    checkpoint: Checkpoint,
-    texts: Sequence[str] | None,
-    cleanup: ExitStack,
-    threads: int,
-    progress: Progress,
-) -> Proof:
+def _fill(folder: Path, checkpoint: Checkpoint, options: ExportOptions, progress: Progress) -> Proof:
+    """Write all that a bundle holds but its tokenizer, proven."""
+    reference = checkpoint
+    if options.precision == "int8":
+        reference = replace(checkpoint, model=quantize(checkpoint.model))
+        write_product(folder)
     progress("graphs")
-    write_graphs(folder, checkpoint.model, checkpoint.config.decoding)
-    shutil.copytree(checkpoint_folder / CHECKPOINT_TOKENIZER, folder / TOKENIZER_FOLDER)
+    write_graphs(folder, reference.model, reference.config.decoding)
 
     progress("reference answers")
-    sample = translate_sample(checkpoint, texts or made_up_texts(checkpoint.tokenizer))
-    bundle = Bundle(folder, _manifest(folder, checkpoint))
-    scratch = Path(cleanup.enter_context(tempfile.TemporaryDirectory()))
-    proof = prove(checkpoint, bundle, sample, scratch, threads=threads, progress=progress)
-
-    golden = pick_golden(sample)
+    texts = options.texts or made_up_texts(checkpoint.tokenizer)
+    sample = translate_sample(reference, texts)
+    with tempfile.TemporaryDirectory() as scratch:
+        proof = prove(
+            reference,
+            Bundle(folder, _manifest(folder, checkpoint, options.precision)),
+            sample,
+            Path(scratch),
+            float32=None if reference is checkpoint else translate_sample(checkpoint, texts),
+            accept_loss=options.force,
+            threads=options.threads,
+            progress=progress,
+        )
+    golden = pick_golden(sample, TOLERANCES[options.precision].replay_margin)
     (folder / GOLDEN_FILE).write_bytes(TypeAdapter(tuple[GoldenText, ...]).dump_json(golden, indent=1) + b"\n")
-    report = _report(checkpoint, folder, proof)
+    report = _report(checkpoint, options.precision, folder, proof)
     (folder / REPORT_FILE).write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n")
-    write_manifest(folder, _manifest(folder, checkpoint))
+    write_manifest(folder, _manifest(folder, checkpoint, options.precision))
 
     progress("replay")
-    verify_bundle(open_bundle(folder), threads=threads)
+    verify_bundle(open_bundle(folder), threads=options.threads)
     return proof
 
 
-def _manifest(folder: Path, checkpoint: Checkpoint) -> Manifest:
+def _manifest(folder: Path, checkpoint: Checkpoint, precision: Precision) -> Manifest:
     config = checkpoint.config
     files = list_files(folder)
     return Manifest(
@@ -114,7 +129,7 @@ def _manifest(folder: Path, checkpoint: Checkpoint) -> Manifest:
         family=config.family,
         source_languages=config.source_languages,
         target_languages=config.target_languages,
-        precision="float32",
+        precision=precision,
         dimensions=dimensions_of(config.architecture),
         decoding=config.decoding,
         max_source_characters=CHARACTERS_PER_TOKEN * config.decoding.max_source_tokens,
@@ -122,12 +137,12 @@ def _manifest(folder: Path, checkpoint: Checkpoint) -> Manifest:
     )
 
 
-def _report(checkpoint: Checkpoint, folder: Path, proof: Proof) -> dict[str, Any]:
+def _report(checkpoint: Checkpoint, precision: Precision, folder: Path, proof: Proof) -> dict[str, Any]:
     float32_bytes = sum(4 * tensor.numel() for tensor in own_weights(checkpoint.model).values())
     bundle_bytes = sum(entry.size for entry in list_files(folder))
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "precision": "float32",
+        "precision": precision,
         "checks": [{"name": check.name, "detail": check.detail} for check in proof.checks],
         **proof.figures,
         "size": {
@@ -136,24 +151,18 @@ def _report(checkpoint: Checkpoint, folder: Path, proof: Proof) -> dict[str, Any
             "ratio": round(bundle_bytes / float32_bytes, 4),
         },
         "versions": {name: version(name) for name in ("torch", "onnx", "onnxscript", "numpy", "sentencepiece")}
-        | {"python": platform.python_version(), "onnxruntime": _runtime_version()},
+        | {"python": platform.python_version(), "onnxruntime": onnxruntime.__version__},
         "processor": {"machine": platform.machine(), "flags": sorted(processor_flags())},
     }
 
 
-def _runtime_version() -> str:
-    import onnxruntime
-
-    return str(onnxruntime.__version__)
-
-
-def pick_golden(sample: Sample) -> tuple[GoldenText, ...]:
-    """Texts of all lengths whose every step was decided clearly, so that they come out the same on any machine."""
-    clear = [row for row, output in enumerate(sample.outputs) if min(output.margins) >= 10 * MARGIN]
-    if not clear:
-        raise VerificationError("golden answers: the model decides no text clearly, so nothing could be replayed")
-    clear.sort(key=lambda row: len(sample.sources[row]))
-    stride = max(1, len(clear) // GOLDEN_TEXTS)
+def pick_golden(sample: Sample, margin: float) -> tuple[GoldenText, ...]:
+    """Texts of all lengths; if there are enough, only such as were decided by `margin` at every step."""
+    rows = list(range(len(sample.outputs)))
+    clear = [row for row in rows if min(sample.outputs[row].margins) >= margin]
+    chosen = clear if len(clear) >= GOLDEN_TEXTS else rows
+    chosen.sort(key=lambda row: len(sample.sources[row]))
+    stride = max(1, len(chosen) // GOLDEN_TEXTS)
     return tuple(
         GoldenText(
             sample.texts[row],
@@ -162,7 +171,7 @@ def pick_golden(sample: Sample) -> tuple[GoldenText, ...]:
             sample.outputs[row].log_probs,
             sample.outputs[row].margins,
         )
-        for row in clear[::stride]
+        for row in chosen[::stride]
     )
 
 

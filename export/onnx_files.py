@@ -15,7 +15,7 @@ from onnx.external_data_helper import set_external_data, uses_external_data
 from torch import Tensor, nn
 from torch.export import Dim
 
-from dragoman.export.bundle import WEIGHTS_FILE
+from dragoman.export.bundle import PRODUCT_FILE, WEIGHTS_FILE
 from dragoman.export.graphs import (
     DECODER_FILE,
     ENCODER_FILE,
@@ -28,6 +28,7 @@ from dragoman.export.graphs import (
     encoder_spec,
 )
 from dragoman.export.modules import DecoderGraph, EncoderGraph
+from dragoman.export.verify import PRODUCT_TERMS
 from dragoman.model.config import DecodingRules, TransformerConfig
 from dragoman.model.transformer import Transformer
 
@@ -83,6 +84,22 @@ def write_graphs(
     weights.write()
     for name in (ENCODER_FILE, DECODER_FILE):
         onnx.checker.check_model(folder / name)
+
+
+def write_product(folder: Path) -> None:
+    """Write the graph by which a processor shows that it sums 8-bit products exactly."""
+    weight = onnx.helper.make_tensor("w", onnx.TensorProto.INT8, [PRODUCT_TERMS, 16], [127] * (PRODUCT_TERMS * 16))
+    zero_point = onnx.helper.make_tensor("zero_point", onnx.TensorProto.UINT8, [], [128])
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("MatMulInteger", ["x", "w", "zero_point"], ["y"])],
+        "product",
+        [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.UINT8, ["rows", PRODUCT_TERMS])],
+        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.INT32, ["rows", 16])],
+        [weight, zero_point],
+    )
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", OPSET)], ir_version=10)
+    onnx.checker.check_model(model)
+    onnx.save_model(model, folder / PRODUCT_FILE)
 
 
 def _trace(module: nn.Module, spec: GraphSpec, groups: tuple[int, ...], sizes: Mapping[str, int]) -> onnx.ModelProto:

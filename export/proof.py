@@ -1,7 +1,7 @@
 """Proof of an export against the PyTorch model it came from. Each check has its own error; the order is fixed.
 
 names and axes → shapes → encoder states and logits at sizes never traced → cached equals uncached, step by step →
-greedy tokens equal the reference decoder's → alone equals batched.
+greedy tokens equal the reference decoder's → alone equals batched → what a reduced precision loses against float32.
 """
 
 from collections.abc import Sequence
@@ -24,6 +24,7 @@ from dragoman.export.graphs import (
     shape_faults,
 )
 from dragoman.export.onnx_files import write_graphs
+from dragoman.export.precision import LARGEST_DROP, LEAST_AGREEMENT, TOLERANCES, Tolerance
 from dragoman.export.verify import (
     Check,
     Decoded,
@@ -34,18 +35,10 @@ from dragoman.export.verify import (
     decode_alone,
     first_difference,
     shuffled_batches,
+    sure_steps,
 )
 from dragoman.model.checkpoint import Checkpoint
 from dragoman.model.greedy import Output, greedy, pad
-
-MARGIN = 1e-3
-"""Where the two largest logits lie closer than this, float noise may decide between them: nothing is proven there."""
-
-WHOLE = 0.95
-"""The least part of the texts that must be free of such steps."""
-
-TOLERANCE = 1e-3
-"""By how much a state or a logit may differ from PyTorch's, relative to 1 or to the value itself."""
 
 SIZES = ((1, 1, 1), (1, 19, 2), (3, 2, 11), (8, 5, 3), (2, 64, 40))
 """Batch, source and target at which graphs are held against PyTorch; none was traced."""
@@ -89,13 +82,23 @@ def translate_sample(checkpoint: Checkpoint, texts: Sequence[str]) -> Sample:
 
 
 def prove(
-    checkpoint: Checkpoint, bundle: Bundle, sample: Sample, scratch: Path, *, threads: int, progress: Progress
+    reference: Checkpoint,
+    bundle: Bundle,
+    sample: Sample,
+    scratch: Path,
+    *,
+    float32: Sample | None = None,
+    accept_loss: bool = False,
+    threads: int,
+    progress: Progress,
 ) -> Proof:
-    """Hold the bundle's graphs against the checkpoint.
+    """Hold the bundle's graphs against `reference`, whose model is in the bundle's precision and gave `sample`.
 
-    `scratch` is an empty folder for graphs that are needed on the way. Raises VerificationError that names the first
-    check which failed and by how much.
+    `float32` is what float32 answers to the same texts, where the precision is another; `accept_loss` lets it differ
+    by any amount. `scratch` is an empty folder for graphs that are needed on the way. Raises VerificationError that
+    names the first check which failed and by how much.
     """
+    tolerance = TOLERANCES[bundle.manifest.precision]
     checks: list[Check] = []
     figures: dict[str, Any] = {}
 
@@ -103,26 +106,31 @@ def prove(
     checks.append(check_names_and_axes(bundle))
 
     progress("shapes, states and logits")
-    write_graphs(scratch, checkpoint.model, checkpoint.config.decoding, logits=True)
+    write_graphs(scratch, reference.model, reference.config.decoding, logits=True)
     with_logits = GraphDecoder(Bundle(scratch, bundle.manifest), threads, logits=True)
-    shapes, values, figures["largest_difference"] = check_values(checkpoint, with_logits)
+    shapes, values, figures["largest_difference"] = check_values(reference, with_logits, tolerance.value)
     checks += [shapes, values]
 
     decoder = GraphDecoder(bundle, threads)
-    limits = [checkpoint.config.decoding.output_limit(len(source)) for source in sample.sources]
+    limits = [reference.config.decoding.output_limit(len(source)) for source in sample.sources]
     progress("cached equals uncached")
-    cached, figures["cached_equals_uncached"] = check_cached(decoder, sample)
+    cached, figures["cached_equals_uncached"] = check_cached(decoder, sample, tolerance)
     checks.append(cached)
 
     progress("greedy tokens")
     alone = decode_alone(decoder, sample.sources, limits)
-    tokens, figures["greedy_tokens"] = check_tokens(alone, sample)
+    tokens, figures["greedy_tokens"] = check_tokens(alone, sample, tolerance)
     checks.append(tokens)
 
     progress("alone equals batched")
     batched = compare_batches(decoder, sample.sources, limits, alone)
     checks.append(batched)
     figures["alone_equals_batched"] = {"texts": len(alone), "equal": len(alone), "detail": batched.detail}
+
+    if float32 is not None:
+        progress("loss of precision")
+        loss, figures["loss_of_precision"] = check_loss(with_logits, float32, accept_loss)
+        checks.append(loss)
     return Proof(tuple(checks), figures)
 
 
@@ -153,12 +161,19 @@ def _graph_faults(graph: onnx.GraphProto, spec: GraphSpec) -> list[str]:
     return faults
 
 
-def check_values(checkpoint: Checkpoint, decoder: GraphDecoder) -> tuple[Check, Check, float]:
+def check_values(checkpoint: Checkpoint, decoder: GraphDecoder, tolerance: float) -> tuple[Check, Check, float]:
     """Encoder states and logits at several sizes, every row of another length; and the largest difference."""
     worst = 0.0
     limit = checkpoint.config.architecture.max_positions
     for batch, source, target in SIZES:
-        worst = max(worst, _difference(checkpoint, decoder, batch, min(source, limit), min(target, limit)))
+        found = _differences(checkpoint, decoder, batch, min(source, limit), min(target, limit))
+        for name, difference in found.items():
+            if not difference <= tolerance:
+                where = f"batch {batch}, source {source}, target {target}"
+                raise VerificationError(
+                    f"states and logits: {name} differ by {difference:.1e} at {where}, more than {tolerance:.0e}"
+                )
+            worst = max(worst, difference)
     sizes = ", ".join("×".join(map(str, size)) for size in SIZES)
     return (
         Check("shapes", f"batch × source × target of {sizes}"),
@@ -167,7 +182,9 @@ def check_values(checkpoint: Checkpoint, decoder: GraphDecoder) -> tuple[Check, 
     )
 
 
-def _difference(checkpoint: Checkpoint, decoder: GraphDecoder, batch: int, source: int, target: int) -> float:
+def _differences(
+    checkpoint: Checkpoint, decoder: GraphDecoder, batch: int, source: int, target: int
+) -> dict[str, float]:
     config, rules, model = checkpoint.config.architecture, checkpoint.config.decoding, checkpoint.model
     rng = np.random.default_rng(batch)
     sources = [rng.integers(0, config.source_vocabulary, max(1, source - row)).tolist() for row in range(batch)]
@@ -181,21 +198,18 @@ def _difference(checkpoint: Checkpoint, decoder: GraphDecoder, batch: int, sourc
         right_logits = model.projection(model.decode(fed, right_states, lengths))
     real = (torch.arange(ids.shape[1]) < lengths[:, None]).numpy()
     chosen = np.setdiff1d(np.arange(config.target_vocabulary), rules.suppressed_ids)
-    where = f"at batch {batch}, source {source}, target {target}"
-    return max(
-        _largest(f"encoder states {where}", states[real], right_states.numpy()[real]),
-        _largest(f"logits {where}", logits[:, :, chosen], right_logits.numpy()[:, :, chosen]),
-    )
+    return {
+        "encoder states": _largest(states[real], right_states.numpy()[real]),
+        "logits": _largest(logits[:, :, chosen], right_logits.numpy()[:, :, chosen]),
+    }
 
 
-def _largest(name: str, found: NDArray[Any], right: NDArray[Any]) -> float:
-    worst = float(np.max(np.abs(found - right) / np.maximum(1.0, np.abs(right))))
-    if not worst <= TOLERANCE:
-        raise VerificationError(f"states and logits: {name} differ by {worst:.1e}, more than {TOLERANCE:.0e}")
-    return worst
+def _largest(found: NDArray[Any], right: NDArray[Any]) -> float:
+    """The largest difference, relative to 1 or to the value itself."""
+    return float(np.max(np.abs(found - right) / np.maximum(1.0, np.abs(right))))
 
 
-def check_cached(decoder: GraphDecoder, sample: Sample) -> tuple[Check, dict[str, Any]]:
+def check_cached(decoder: GraphDecoder, sample: Sample, tolerance: Tolerance) -> tuple[Check, dict[str, Any]]:
     """Fed with the reference's own prefix, each cached step chooses what the uncached reference chose."""
     steps = 0
     differences: list[float] = []
@@ -205,7 +219,7 @@ def check_cached(decoder: GraphDecoder, sample: Sample) -> tuple[Check, dict[str
         for index, row in enumerate(rows):
             right = sample.outputs[row]
             for step, margin in enumerate(right.margins):
-                if margin < MARGIN:
+                if margin < tolerance.margin:
                     continue
                 token = int(found[step]["next_token"][index, 0])
                 if token != right.tokens[step]:
@@ -216,27 +230,57 @@ def check_cached(decoder: GraphDecoder, sample: Sample) -> tuple[Check, dict[str
                 steps += 1
                 differences.append(abs(float(found[step]["log_prob"][index]) - right.log_probs[step]))
     worst = float(np.max(differences))
-    if not worst <= TOLERANCE:
+    if not worst <= tolerance.log_prob:
         raise VerificationError(f"cached equals uncached: a log-probability differs by {worst:.1e}")
     figures = {"texts": len(sample.sources), "steps": steps, "equal": steps, "log_prob_difference": worst}
     return Check("cached equals uncached", f"{steps} steps, log-probability within {worst:.1e}"), figures
 
 
-def check_tokens(found: Sequence[Decoded], sample: Sample) -> tuple[Check, dict[str, Any]]:
+def check_tokens(found: Sequence[Decoded], sample: Sample, tolerance: Tolerance) -> tuple[Check, dict[str, Any]]:
     """Greedy tokens equal the reference's, each text up to its first step whose margin is too small to tell."""
     whole = 0
     for index, (output, right) in enumerate(zip(found, sample.outputs, strict=True)):
-        sure = next((step for step, margin in enumerate(right.margins) if margin < MARGIN), len(right.tokens))
+        sure = sure_steps(right.margins, tolerance.margin)
         whole += sure == len(right.tokens)
-        compared = output.tokens if sure == len(right.tokens) else output.tokens[:sure]
-        if compared != right.tokens[:sure]:
-            at = first_difference(compared, right.tokens[:sure])
+        if output.tokens[:sure] != right.tokens[:sure]:
+            at = first_difference(output.tokens, right.tokens)
             raise VerificationError(f"greedy tokens: text {index} differs from the reference at token {at}")
     count = len(sample.outputs)
-    if whole < WHOLE * count:
+    if whole < tolerance.whole * count:
         raise VerificationError(
-            f"greedy tokens: only {whole} of {count} texts could be compared whole, {WHOLE:.0%} are needed; "
-            f"the others hold a step whose two best logits lie within {MARGIN:.0e}"
+            f"greedy tokens: only {whole} of {count} texts could be compared whole, {tolerance.whole:.0%} are needed; "
+            f"the others hold a step whose two best logits lie within {tolerance.margin:.0e}"
         )
     figures = {"texts": count, "equal": count, "compared_whole": whole, "whole_part": whole / count}
     return Check("greedy tokens", f"{count} texts equal the reference's, {whole / count:.1%} compared whole"), figures
+
+
+def check_loss(decoder: GraphDecoder, float32: Sample, accept: bool) -> tuple[Check, dict[str, Any]]:
+    """What a reduced precision costs: fed with float32's own prefixes, does it choose the same, and how surely.
+
+    `decoder` gives logits. Raises VerificationError beyond the bounds, unless told to accept any loss.
+    """
+    agreed: list[bool] = []
+    drops: list[float] = []
+    for rows in shuffled_batches(len(float32.sources), REFERENCE_ROWS):
+        outputs = [float32.outputs[row] for row in rows]
+        found = decoder.force([float32.sources[row] for row in rows], [output.tokens for output in outputs])
+        for step, arrays in enumerate(found):
+            log_probs = log_softmax(arrays["logits"])
+            for index, output in enumerate(outputs):
+                if step < len(output.tokens):
+                    agreed.append(int(arrays["next_token"][index, 0]) == output.tokens[step])
+                    drops.append(output.log_probs[step] - float(log_probs[index, output.tokens[step]]))
+    agreement, drop = float(np.mean(agreed)), float(np.mean(drops))
+    detail = f"{agreement:.2%} of {len(agreed)} steps choose as float32, mean log-probability drops by {drop:.4f}"
+    if not accept and not (agreement >= LEAST_AGREEMENT and drop <= LARGEST_DROP):
+        bounds = f"the bounds are {LEAST_AGREEMENT:.0%} and {LARGEST_DROP}"
+        raise VerificationError(f"loss of precision: {detail}; {bounds}; --force goes beyond them")
+    return Check("loss of precision", detail), {"steps": len(agreed), "agreement": agreement, "log_prob_drop": drop}
+
+
+def log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
+    """[batch, vocabulary] -> natural log-probabilities."""
+    shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
+    result: NDArray[np.float64] = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    return result

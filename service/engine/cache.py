@@ -39,7 +39,7 @@ class SlotCache:
         self._head_width = head_width
         self._rungs = ladder(limit)
         self.arrays: dict[str, NDArray[np.float32]] = {}
-        self.reset()
+        self._allocate(self._rungs[0])
 
     @property
     def capacity(self) -> int:
@@ -56,9 +56,12 @@ class SlotCache:
         """Bytes that one position of one slot takes in all arrays."""
         return self.nbytes // (self._slots * self.capacity)
 
-    def reset(self) -> None:
-        """Forget everything, and fall back to the lowest rung."""
+    def shrink(self) -> bool:
+        """Fall back to the lowest rung, where nothing is held any more. True if it was on a higher one."""
+        if self.capacity == self._rungs[0]:
+            return False
         self._allocate(self._rungs[0])
+        return True
 
     def reserve(self, positions: int, rows: int) -> bool:
         """Grow so that each slot holds `positions`; the first `rows` slots keep what they hold. True if it grew."""

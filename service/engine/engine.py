@@ -7,6 +7,7 @@ from collections.abc import Sequence as Row
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from dragoman.export.graphs import padded_width
 from dragoman.service.engine.runner import Memory, RowInput, Runner
 from dragoman.service.engine.scheduler import Admission, Limits, Removal, Scheduler
 from dragoman.service.engine.sequence import Sequence, StoppedError
@@ -203,5 +204,5 @@ class Engine:
         for sequence in sequences:
             sequence.times = replace(sequence.times, encoded=now)
         lengths = [len(sequence.source) for sequence in sequences]
-        padded = max(lengths) * len(lengths)
+        padded = padded_width(max(lengths)) * len(lengths)
         self._observer.encoded(len(lengths), sum(lengths), padded - sum(lengths))

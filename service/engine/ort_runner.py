@@ -114,10 +114,11 @@ class OrtRunner:
 
     def rest(self) -> None:
         """See `Runner`."""
-        self._cross.reset()
-        self._past.reset()
-        self._bound_rows = 0
+        shrunk = [cache.shrink() for cache in (self._cross, self._past)]
+        if any(shrunk):
+            self._bound_rows = 0
         self._positions_used = 0
+        self._lengths[:] = 0
 
     def memory(self) -> Memory:
         """See `Runner`."""
@@ -170,9 +171,7 @@ def _small_buffers(rows: int) -> dict[str, NDArray[np.float32] | NDArray[np.int6
     }
 
 
-def _open_session(
-    bundle: Bundle, name: str, provider: str, threads: int
-) -> tuple[onnxruntime.InferenceSession, str]:
+def _open_session(bundle: Bundle, name: str, provider: str, threads: int) -> tuple[onnxruntime.InferenceSession, str]:
     """Open one graph, and say which provider really runs it."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads

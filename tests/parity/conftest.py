@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dragoman.export.bundle import Bundle
-from dragoman.export.exporter import export_checkpoint
+from dragoman.export.exporter import ExportOptions, export_checkpoint
 from dragoman.model.checkpoint import Checkpoint
 from tests.tiny import clear_cut, sentences, tiny_checkpoint
 
@@ -31,5 +31,5 @@ def checkpoint(checkpoint_folder: Path) -> Checkpoint:
 def bundle(checkpoint: Checkpoint, checkpoint_folder: Path) -> Bundle:
     folder = checkpoint_folder.with_name("bundle")
     texts = list(clear_cut(checkpoint, sentences(160)))
-    made, _proof = export_checkpoint(checkpoint_folder, folder, texts=texts, threads=1, progress=lambda _stage: None)
+    made, _proof = export_checkpoint(checkpoint_folder, folder, ExportOptions(texts=texts), lambda _stage: None)
     return made

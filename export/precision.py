@@ -1,0 +1,39 @@
+"""The precisions of a bundle, and how near to its reference each has to stay.
+
+The reference is the PyTorch model in the same precision. In float32 the two differ by rounding in the seventh digit.
+In int8 such a difference can move a value over the border between two of its 255 steps, so that single logits differ
+visibly; how much the precision itself costs is a check of its own, against float32.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Precision = Literal["float32", "int8"]
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """Bounds on the way from a reference to its export."""
+
+    value: float
+    """By how much a state or a logit may differ, relative to 1 or to the value itself."""
+    log_prob: float
+    """By how much a log-probability may differ."""
+    margin: float
+    """Where the two largest logits lie closer than this, noise may decide between them: nothing is proven there."""
+    whole: float
+    """The least part of the texts that must be free of such steps."""
+    replay_margin: float
+    """The same on another machine than the reference's, whose arithmetic differs by more."""
+
+
+TOLERANCES: dict[Precision, Tolerance] = {
+    "float32": Tolerance(value=1e-3, log_prob=1e-3, margin=1e-3, whole=0.95, replay_margin=1e-2),
+    "int8": Tolerance(value=0.5, log_prob=0.25, margin=0.25, whole=0.0, replay_margin=0.5),
+}
+
+LEAST_AGREEMENT = 0.97
+"""Of the steps with the same prefix, the part in which a reduced precision must choose as float32 does."""
+
+LARGEST_DROP = 0.05
+"""By how much the mean log-probability of float32's tokens may drop in a reduced precision."""

@@ -1,0 +1,151 @@
+"""The 8-bit model and its export."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from torch import nn
+
+from dragoman.export.bundle import PRODUCT_FILE, WEIGHTS_FILE, Bundle
+from dragoman.export.exporter import ExportOptions, export_checkpoint
+from dragoman.export.graphs import DECODER_FILE
+from dragoman.export.int8 import Int8Linear, multiply, quantize, quantize_rows
+from dragoman.export.onnx_files import write_graphs, write_product
+from dragoman.export.proof import check_loss, translate_sample
+from dragoman.export.verify import GraphDecoder, VerificationError, check_product, decode_alone, verify_bundle
+from dragoman.model.checkpoint import Checkpoint, own_weights
+from dragoman.model.greedy import pad
+from tests.tiny import TINY, clear_cut, random_model, sentences, tiny_rules
+
+
+@pytest.fixture(scope="module")
+def int8_bundle(checkpoint: Checkpoint, checkpoint_folder: Path) -> Bundle:
+    options = ExportOptions(precision="int8", texts=sentences(160), force=True)
+    made, _proof = export_checkpoint(checkpoint_folder, checkpoint_folder.with_name("int8"), options, lambda _: None)
+    return made
+
+
+def test_a_row_is_quantized_by_its_own_largest_value() -> None:
+    weight, scale = quantize_rows(torch.tensor([[0.3, -0.2], [50.0, -25.0]]))
+    assert weight.tolist() == [[127, -85], [127, -64]]
+    assert scale.tolist() == pytest.approx([0.3 / 127, 50.0 / 127])
+
+
+def test_a_small_row_keeps_its_values_beside_a_large_one() -> None:
+    """One scale for both, as per-tensor quantization has it, would turn [0.3, -0.2] into [0.392, -0.392]."""
+    identity = Int8Linear(quantize_rows(torch.eye(2)), None)
+    small = torch.tensor([[0.30, -0.20]])
+    alone = identity(small)
+    beside = identity(torch.cat((small, torch.tensor([[50.0, -50.0]]))))
+    assert torch.equal(alone[0], beside[0])
+    assert alone[0].tolist() == pytest.approx([0.30, -0.20], abs=0.30 / 254)
+
+
+def test_a_row_of_zeros_gives_the_bias() -> None:
+    linear = Int8Linear(quantize_rows(torch.randn(3, 4)), nn.Parameter(torch.tensor([1.0, 2.0, 3.0])))
+    assert linear(torch.zeros(1, 4)).tolist() == [[1.0, 2.0, 3.0]]
+
+
+def test_sums_are_those_of_integers() -> None:
+    x = torch.full((1, 4096), 127.0)
+    assert multiply(x, torch.full((1, 4096), 127, dtype=torch.int8)).item() == 127 * 127 * 4096
+
+
+def test_what_was_tied_stays_tied() -> None:
+    model = quantize(random_model())
+    assert model.projection.weight is model.source_embedding.tokens.weight
+    assert model.target_embedding.tokens is model.source_embedding.tokens or (
+        model.target_embedding.tokens.weight is model.projection.weight
+    )
+
+
+@pytest.mark.parametrize("vocabulary", [340, 20_000])
+def test_the_graphs_hold_each_8_bit_weight_once(vocabulary: int, tmp_path: Path) -> None:
+    config = dataclasses.replace(TINY, source_vocabulary=vocabulary, target_vocabulary=vocabulary)
+    model = quantize(random_model(config))
+    write_graphs(tmp_path, model, tiny_rules(config))
+    weights = sum(tensor.numel() * tensor.element_size() for tensor in own_weights(model).values())
+    suppressed, positions = 4 * vocabulary, 4 * config.max_positions * config.d_model
+    aligned = 64 * 100
+    assert (tmp_path / WEIGHTS_FILE).stat().st_size <= weights + suppressed + positions + aligned
+
+
+def test_the_graphs_hold_standard_operators_only(int8_bundle: Bundle) -> None:
+    model = onnx.load(int8_bundle.path(DECODER_FILE), load_external_data=False)
+    assert [(entry.domain, entry.version) for entry in model.opset_import] == [("", 24)]
+    assert "MatMulInteger" in {node.op_type for node in model.graph.node}
+    assert not {"MatMul", "Gemm"} & {node.op_type for node in model.graph.node}
+
+
+def test_states_equal_the_quantized_model_but_for_values_on_a_border(
+    int8_bundle: Bundle, checkpoint: Checkpoint
+) -> None:
+    model, decoder = quantize(checkpoint.model), GraphDecoder(int8_bundle, threads=1)
+    sources = [checkpoint.tokenizer.encode(text) for text in sentences(40)]
+    ids, lengths = pad(sources, 0)
+    with torch.no_grad():
+        right = model.encode(ids, lengths).numpy()
+    found = decoder.encode(sources)["hidden"]
+    differences = np.array(
+        [np.abs(found[row, : len(source)] - right[row, : len(source)]).max() for row, source in enumerate(sources)]
+    )
+    assert np.median(differences) < 1e-4
+    assert differences.max() < 0.5
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_scores_do_not_depend_on_batch_mates_in_any_bit(threads: int, int8_bundle: Bundle) -> None:
+    decoder = GraphDecoder(int8_bundle, threads)
+    rng = np.random.default_rng(3)
+    sources = [rng.integers(4, 340, length).tolist() for length in range(1, 41)]
+    limits = [24] * len(sources)
+    alone = decode_alone(decoder, sources, limits)
+    assert decoder.decode(sources, limits) == alone
+    assert decoder.decode(sources[::-1], limits) == alone[::-1]
+
+
+def test_the_report_says_what_the_precision_costs(int8_bundle: Bundle) -> None:
+    loss = int8_bundle.report()["loss_of_precision"]
+    assert 0.5 < loss["agreement"] <= 1.0
+    assert loss["steps"] > 1000
+    assert int8_bundle.manifest.precision == "int8"
+
+
+def test_a_loss_beyond_the_bounds_is_refused_unless_forced(
+    checkpoint: Checkpoint, bundle: Bundle, tmp_path: Path
+) -> None:
+    write_graphs(tmp_path, random_model(seed=2), checkpoint.config.decoding, logits=True)
+    decoder = GraphDecoder(Bundle(tmp_path, bundle.manifest), threads=1, logits=True)
+    float32 = translate_sample(checkpoint, list(clear_cut(checkpoint, sentences(20))))
+    with pytest.raises(VerificationError, match="loss of precision: .* choose as float32"):
+        check_loss(decoder, float32, accept=False)
+    check, figures = check_loss(decoder, float32, accept=True)
+    assert figures["agreement"] < 0.5
+    assert figures["log_prob_drop"] > 1.0
+    assert "drops by" in check.detail
+
+
+def test_float32_loses_nothing_against_itself(checkpoint: Checkpoint, bundle: Bundle, tmp_path: Path) -> None:
+    write_graphs(tmp_path, checkpoint.model, checkpoint.config.decoding, logits=True)
+    decoder = GraphDecoder(Bundle(tmp_path, bundle.manifest), threads=1, logits=True)
+    float32 = translate_sample(checkpoint, list(clear_cut(checkpoint, sentences(20))))
+    _check, figures = check_loss(decoder, float32, accept=False)
+    assert figures["agreement"] == 1.0
+    assert abs(figures["log_prob_drop"]) < 1e-5
+
+
+class TestTheKnownProduct:
+    def test_is_part_of_the_verification(self, int8_bundle: Bundle) -> None:
+        names = [check.name for check in verify_bundle(int8_bundle, threads=1)]
+        assert names == ["tokenizer", "known product", "golden answers", "alone equals batched"]
+
+    def test_a_sum_that_saturates_is_found_out(self, int8_bundle: Bundle, tmp_path: Path) -> None:
+        write_product(tmp_path)
+        model = onnx.load(tmp_path / PRODUCT_FILE)
+        model.graph.initializer[0].int32_data[0] = 0  # as if the processor had lost a product
+        onnx.save(model, tmp_path / PRODUCT_FILE)
+        with pytest.raises(VerificationError, match="known product: .* serve the float32 bundle"):
+            check_product(Bundle(tmp_path, int8_bundle.manifest))
