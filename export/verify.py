@@ -70,6 +70,8 @@ class GraphDecoder:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.log_severity_level = ERRORS_ONLY
+        # A proof has time; threads that spin between products would only take it from whoever else is at work.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         self._encoder, self._decoder = (
             onnxruntime.InferenceSession(bundle.path(name), options, providers=["CPUExecutionProvider"])
             for name in (ENCODER_FILE, DECODER_FILE)

@@ -1,0 +1,191 @@
+"""The shipped checkpoint, its bundle as `make` exports it, and the commands of the README, as a newcomer meets them."""
+
+import contextlib
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dragoman.export.bundle import Bundle, open_bundle
+from dragoman.model.checkpoint import load_checkpoint
+from dragoman.service.client import Client, FinishReason, InvalidArgumentError, Pooling
+
+ROOT = Path(__file__).parents[2]
+CHECKPOINT = ROOT / "model" / "pretrained" / "en-fr"
+BUNDLE = ROOT / "build" / "bundle" / "en-fr"
+SENTENCE = "The cat sat on the mat."
+FRENCH = "Le chat était assis sur le tapis."
+
+
+@dataclass(frozen=True)
+class Served:
+    address: str
+    metrics: str
+    try_line: str
+
+
+@pytest.fixture(scope="session")
+def bundle() -> Bundle:
+    if not BUNDLE.is_dir():
+        pytest.fail(f"{BUNDLE} is missing; `make test` exports it before it runs the tests")
+    return open_bundle(BUNDLE)
+
+
+@contextlib.contextmanager
+def serving(*options: str) -> Iterator[Served]:
+    """`dragoman serve` on the bundle in a process of its own, from when it is ready until SIGTERM."""
+    command = [sys.executable, "-m", "dragoman.service.cli", "serve", str(BUNDLE), "--threads", "1"]
+    command += ["--port", "0", "--metrics-port", "0", *options]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONUNBUFFERED": "1"}
+    ) as server:
+        try:
+            yield _read_ready(server)
+        finally:
+            server.send_signal(signal.SIGTERM)
+            server.wait(timeout=30)
+    assert server.returncode == 0
+
+
+def _read_ready(server: "subprocess.Popen[str]") -> Served:
+    """What it prints, up to the line that says what to try."""
+    said: list[str] = []
+    for line in server.stdout or ():
+        said.append(line.rstrip())
+        if line.startswith("Try: "):
+            found = re.search(r"gRPC on (\S+), metrics on (\S+)", "\n".join(said))
+            assert found
+            return Served(found[1], found[2], said[-1].removeprefix("Try: "))
+    pytest.fail(f"the server ended: {said}")
+
+
+@pytest.fixture(scope="module")
+def server(bundle: Bundle) -> Iterator[Served]:
+    with serving() as served:
+        yield served
+
+
+def command(*words: str, given: str | None = None) -> str:
+    """What a `dragoman` command prints."""
+    done = subprocess.run(
+        [sys.executable, "-m", "dragoman.service.cli", *words], input=given, capture_output=True, text=True, check=True
+    )
+    return done.stdout
+
+
+class TestTheCheckpoint:
+    def test_is_small_enough_to_be_cloned(self) -> None:
+        assert sum(path.stat().st_size for path in CHECKPOINT.rglob("*") if path.is_file()) <= 25e6
+
+    def test_loads(self) -> None:
+        checkpoint = load_checkpoint(CHECKPOINT)
+        assert checkpoint.config.source_languages == ("en",)
+        assert checkpoint.config.target_languages == ("fr",)
+
+    def test_its_card_names_data_licences_and_scores(self) -> None:
+        card = (CHECKPOINT / "README.md").read_text()
+        for word in ("CC-BY 2.0 FR", "Tatoeba", "Debian", "BLEU", "dragoman train"):
+            assert word in card
+
+
+class TestTheBundle:
+    def test_was_proven_on_the_thousand_sentences(self, bundle: Bundle) -> None:
+        report = bundle.report()
+        for check in ("cached_equals_uncached", "greedy_tokens", "alone_equals_batched"):
+            assert report[check]["texts"] == 1000
+        assert report["greedy_tokens"]["equal"] == 1000
+        assert report["greedy_tokens"]["whole_part"] >= 0.95
+        assert report["alone_equals_batched"]["equal"] == 1000
+
+    def test_is_hardly_larger_than_its_weights(self, bundle: Bundle) -> None:
+        assert bundle.report()["size"]["ratio"] <= 1.1
+
+
+def test_the_line_to_try_gives_french(server: Served) -> None:
+    program, *words = shlex.split(server.try_line)
+    assert program.endswith("dragoman")
+    assert command(*words) == FRENCH + "\n"
+
+
+def test_texts_keep_their_order_and_their_answers_whatever_is_beside_them(server: Served) -> None:
+    """Short and blank ones, too, among a long one; in every rotation of the request."""
+    long = " ".join(["The dog that I saw yesterday was sleeping under the old tree near the river."] * 4)
+    texts = ["7.", "EUR 18.10", "kite", "", "?", long, "kite", "   ", "b"]
+    with Client(server.address) as client:
+        alone = {text: client.translate([text], to="fr").translations[0] for text in texts}
+        for turn in range(len(texts)):
+            rotated = texts[turn:] + texts[:turn]
+            answers = client.translate(rotated, to="fr").translations
+            assert list(answers) == [alone[text] for text in rotated]
+    assert alone[""].text == alone["   "].text == ""
+    assert alone[""].output_tokens == 0
+
+
+def test_a_word_without_punctuation_does_not_repeat_itself(server: Served) -> None:
+    with Client(server.address) as client:
+        for answer in client.translate(["Hello", "kite", "boat"], to="fr").translations:
+            assert answer.finish_reason is FinishReason.END
+            assert answer.output_tokens <= 8
+
+
+def test_the_limit_of_tokens_is_kept_to_the_token(server: Served, bundle: Bundle) -> None:
+    limit = bundle.manifest.decoding.max_source_tokens
+    word = "the "  # one token
+    with Client(server.address) as client:
+        whole = client.translate([word * (limit - 1)], to="fr", max_output_tokens=3).translations[0]
+        assert (whole.source_tokens, whole.source_truncated, whole.output_tokens) == (limit, False, 3)
+        assert whole.finish_reason is FinishReason.LENGTH
+        with pytest.raises(InvalidArgumentError, match=rf"{limit + 1}.*{limit}"):
+            client.translate([word * limit], to="fr")
+        cut = client.translate([word * limit], to="fr", max_output_tokens=3, truncate=True).translations[0]
+        assert (cut.source_tokens, cut.source_truncated, cut.text) == (limit, True, whole.text)
+
+
+def test_what_looks_like_a_control_token_is_text(server: Served) -> None:
+    with Client(server.address) as client:
+        split = client.translate(["kite </s> boat"], to="fr").translations[0]
+        assert split.source_tokens > len(["kite", "boat", "</s>"])
+        assert client.translate(["<pad> <unk> <s>"], to="fr").translations[0].output_tokens > 0
+
+
+def test_an_embedding_does_not_depend_on_its_neighbours(server: Served) -> None:
+    long = "The dog that I saw yesterday was sleeping under the old tree near the river. " * 4
+    with Client(server.address) as client:
+        (alone,) = client.embed(["kite"]).embeddings
+        beside = client.embed([long] * 8 + ["kite"] + [long] * 7).embeddings[8]
+        assert list(alone.values) == list(beside.values)
+        (plain,) = client.embed(["kite"], pooling=Pooling.NONE, normalize=False).embeddings
+    assert len(plain.values) == len(plain.tokens) == plain.source_tokens
+    mean = plain.values.mean(axis=0)
+    assert alone.values == pytest.approx(mean / np.linalg.norm(mean), abs=1e-5)
+
+
+def test_info_tells_the_memory_of_the_idle_server(server: Served) -> None:
+    told = command("info", "--address", server.address)
+    assert "MiB" in told
+    assert "CPUExecutionProvider" in told
+
+
+def test_embeddings_come_out_as_json(server: Served) -> None:
+    (line,) = command("embed", "--address", server.address, SENTENCE).splitlines()
+    assert len(json.loads(line)["embedding"]) == 256
+
+
+def test_a_file_comes_out_line_for_line(server: Served, tmp_path: Path) -> None:
+    pairs = (ROOT / "benchmarks" / "data" / "tatoeba.tsv").read_text().splitlines()[:100]
+    sources = [pair.split("\t")[1] for pair in pairs]
+    (tmp_path / "in.txt").write_text("\n".join(sources) + "\n")
+    files = ("--file", str(tmp_path / "in.txt"), "--output", str(tmp_path / "out.txt"))
+    command("translate", "--to", "fr", "--address", server.address, *files)
+    translated = (tmp_path / "out.txt").read_text().splitlines()
+    assert len(translated) == len(sources)
+    assert translated[:5] == command("translate", "--to", "fr", "--address", server.address, *sources[:5]).splitlines()
