@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NoReturn, TypeVar
 
 import grpc
+from google.protobuf.message import DecodeError
 
-from dragoman.service.errors import ModelFailedError, ServiceError
+from dragoman.service.errors import InvalidRequestError, ModelFailedError, ServiceError
 from dragoman.service.lifecycle import Lifecycle
 from dragoman.service.metrics import MethodMetrics, Metrics
 from dragoman.service.status import CallStatus, status_of
@@ -24,6 +25,7 @@ Request = TypeVar("Request")
 Response = TypeVar("Response")
 Context = grpc.aio.ServicerContext[Any, Any]
 Handler = Callable[[Any, Context], Awaitable[Any]]
+Parser = Callable[[bytes], Any]
 
 
 class CallInterceptor(grpc.aio.ServerInterceptor):
@@ -46,19 +48,16 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         metrics = self._methods.get(handler_call_details.method)
         if metrics is None or handler is None:
             return handler
-        return grpc.unary_unary_rpc_method_handler(
-            self._around(handler.unary_unary, metrics),  # type: ignore[arg-type]
-            handler.request_deserializer,
-            handler.response_serializer,
-        )
+        around = self._around(handler.unary_unary, handler.request_deserializer, metrics)  # type: ignore[arg-type]
+        return grpc.unary_unary_rpc_method_handler(around, None, handler.response_serializer)
 
-    def _around(self, answer: Handler, metrics: MethodMetrics) -> Handler:
-        async def call(request: Any, context: Context) -> Any:
+    def _around(self, answer: Handler, parse: Parser, metrics: MethodMetrics) -> Handler:
+        async def call(message: bytes, context: Context) -> Any:
             started = time.monotonic()
             metrics.started()
             # Counted before the caller is told, so that whoever has an answer finds it counted.
             try:
-                response = await self._admitted(answer, request, context)
+                response = await self._admitted(answer, parse, message, context)
             except asyncio.CancelledError:
                 metrics.handled(_cancelled_code(context), time.monotonic() - started)
                 raise
@@ -71,10 +70,10 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
         return call
 
-    async def _admitted(self, answer: Handler, request: Any, context: Context) -> Any:
+    async def _admitted(self, answer: Handler, parse: Parser, message: bytes, context: Context) -> Any:
         self._lifecycle.enter()
         try:
-            return await answer(request, context)
+            return await answer(_parsed(parse, message), context)
         finally:
             self._lifecycle.leave()
 
@@ -87,6 +86,16 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         if error.refusal is not None:
             self._refused.labels(error.refusal).inc()
         return status_of(error)
+
+
+def _parsed(parse: Parser, message: bytes) -> Any:
+    # Here and not by gRPC, which would call it UNKNOWN, uncounted, with a traceback in the log.
+    try:
+        return parse(message)
+    except DecodeError as error:
+        raise InvalidRequestError(
+            "request", "cannot be read: it is damaged, or holds text that is not UTF-8"
+        ) from error
 
 
 async def _abort(context: Context, status: CallStatus) -> NoReturn:

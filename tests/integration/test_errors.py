@@ -66,6 +66,18 @@ def details(error: grpc.aio.AioRpcError) -> Iterator[Any]:
     yield from status.details
 
 
+@pytest.mark.parametrize("message", [b"\x0a\x01\xff", b"\x0a\x03\xed\xa0\x80", b"\xff"])
+async def test_bytes_that_are_no_request_are_the_callers_fault(message: bytes) -> None:
+    async with serving() as running:
+        async with grpc.aio.insecure_channel(running.address) as channel:
+            method: Any = channel.unary_unary("/dragoman.v1.TranslationService/Translate")
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await method(message)
+        assert running.value("dragoman_refused_total", reason="bad_request") == 1
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert caught.value.details() == "request cannot be read: it is damaged, or holds text that is not UTF-8"
+
+
 @pytest.mark.parametrize(("request_", "field", "message", "reason"), BAD_REQUESTS)
 async def test_a_bad_request_is_told_what_is_wrong_with_it(
     request_: Any, field: str, message: str, reason: str
