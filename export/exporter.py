@@ -19,6 +19,7 @@ from pydantic import TypeAdapter
 from dragoman.export.bundle import (
     FORMAT_VERSION,
     GOLDEN_FILE,
+    MANIFEST_FILE,
     REPORT_FILE,
     TOKENIZER_FOLDER,
     Bundle,
@@ -36,6 +37,7 @@ from dragoman.export.proof import Proof, Sample, prove, translate_sample
 from dragoman.export.verify import Progress, verify_bundle
 from dragoman.model.checkpoint import TOKENIZER_FOLDER as CHECKPOINT_TOKENIZER
 from dragoman.model.checkpoint import Checkpoint, load_checkpoint, own_weights
+from dragoman.model.folders import replacing
 from dragoman.model.processor import processor_flags
 from dragoman.model.tokenizer import SentencePieceTokenizer
 
@@ -63,26 +65,26 @@ def export_checkpoint(
 ) -> tuple[Bundle, Proof]:
     """Export, prove, and only then put the bundle in place.
 
-    Raises FileExistsError where `bundle_folder` exists and `force` is not set, ValueError for a checkpoint that cannot
-    be read, VerificationError where a check fails; no bundle is left behind then, and one that was there before is
-    untouched.
+    Raises FileExistsError where `bundle_folder` exists and `force` is not set, or holds something else than a bundle;
+    ValueError for a checkpoint that cannot be read, VerificationError where a check fails; no bundle is left behind
+    then, and one that was there before is untouched.
     """
-    if bundle_folder.exists() and not options.force:
-        raise FileExistsError(f"{bundle_folder}: exists already; --force replaces it")
+    _check_target(bundle_folder, options.force)
     progress("checkpoint")
     checkpoint = load_checkpoint(checkpoint_folder)
-    aside = bundle_folder.with_name(bundle_folder.name + ".partial")
-    shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir(parents=True)
-    try:
+    with replacing(bundle_folder) as aside:
         shutil.copytree(checkpoint_folder / CHECKPOINT_TOKENIZER, aside / TOKENIZER_FOLDER)
         proof = _fill(aside, checkpoint, options, progress)
-        if bundle_folder.exists():
-            shutil.rmtree(bundle_folder)
-        aside.rename(bundle_folder)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
     return open_bundle(bundle_folder), proof
+
+
+def _check_target(folder: Path, force: bool) -> None:
+    if not folder.exists():
+        return
+    if not force:
+        raise FileExistsError(f"{folder}: exists already; --force replaces it")
+    if any(folder.iterdir()) and not (folder / MANIFEST_FILE).is_file():
+        raise FileExistsError(f"{folder}: is not a bundle, and is not replaced")
 
 
 def _fill(folder: Path, checkpoint: Checkpoint, options: ExportOptions, progress: Progress) -> Proof:

@@ -4,9 +4,9 @@ A linear map keeps its weights as int8 with one scale an output channel, and tur
 with a scale of that row's own. The product is summed in integers, so that it is exact, and a row's result cannot
 depend on the rows beside it.
 
-    peak = max |x|                                      one a row
-    q    = round(127 · x / peak) + 128                  uint8, zero point 128
-    y    = (q - 128) · W · peak / 127 · scale + bias    W int8 [in, out], scale [out]
+    step = max |x| / 127                          one a row
+    q    = round(x / step) + 128                  uint8, zero point 128
+    y    = (q - 128) · W · scale · step + bias    W int8 [in, out], scale [out]
 
 In PyTorch the modules here compute the same, so that the quantized model is itself a reference for its export.
 """
@@ -50,8 +50,8 @@ class Int8Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, T, in] -> [B, T, out]."""
-        peak = x.abs().amax(dim=-1, keepdim=True).clamp_min(SMALLEST_PEAK)
-        y = multiply(x * (LEVELS / peak), self.weight) * (peak * (1 / LEVELS)) * self.scale
+        step = x.abs().amax(dim=-1, keepdim=True).clamp_min(SMALLEST_PEAK) * (1 / LEVELS)
+        y = multiply(x / step, self.weight) * self.scale * step
         return y if self.bias is None else y + self.bias
 
 
