@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from dragoman.model.config import CheckpointConfig
+from dragoman.model.folders import replacing
 from dragoman.model.tokenizer import SentencePieceTokenizer
 from dragoman.model.transformer import Transformer
 
@@ -88,7 +89,7 @@ def save_checkpoint(
     tokenizer_folder: Path,
     dtype: torch.dtype = torch.float16,
 ) -> None:
-    """Write a native checkpoint aside, then put it in place, so that `folder` is never half-written.
+    """Write a native checkpoint; `folder` is never half-written.
 
     `weights` are named as `own_weights` names them, and are stored as `dtype`; files of other names
     that stand in `folder`, such as a model card, are kept. Raises ValueError, and leaves `folder` alone,
@@ -98,20 +99,10 @@ def save_checkpoint(
     broken = [name for name, tensor in stored.items() if not tensor.isfinite().all()]
     if broken:
         raise ValueError(f"{', '.join(broken)}: must be finite as {dtype} to be saved, is not")
-    folder = folder.resolve()
-    aside, former = (folder.with_name(folder.name + suffix) for suffix in (".partial", ".former"))
-    if former.exists() and not folder.exists():  # an earlier save was killed between its two renames
-        former.rename(folder)
-    for leftover in (aside, former):
-        shutil.rmtree(leftover, ignore_errors=True)
-    if folder.exists():
-        shutil.copytree(folder, aside)
-    aside.mkdir(parents=True, exist_ok=True)
-    config.save(aside / CONFIG_FILE)
-    # Not by save_file, whose files none but their owner may read.
-    (aside / WEIGHTS_FILE).write_bytes(save(stored))
-    shutil.copytree(tokenizer_folder, aside / TOKENIZER_FOLDER, dirs_exist_ok=True)
-    if folder.exists():
-        folder.rename(former)
-    aside.rename(folder)
-    shutil.rmtree(former, ignore_errors=True)
+    with replacing(folder) as aside:
+        if folder.exists():
+            shutil.copytree(folder, aside, dirs_exist_ok=True)
+        config.save(aside / CONFIG_FILE)
+        # Not by save_file, whose files none but their owner may read.
+        (aside / WEIGHTS_FILE).write_bytes(save(stored))
+        shutil.copytree(tokenizer_folder, aside / TOKENIZER_FOLDER, dirs_exist_ok=True)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from dragoman.export.onnx_files import write_graphs
 from dragoman.export.precision import TOLERANCES
 from dragoman.export.proof import check_names_and_axes
 from dragoman.export.verify import GraphDecoder, VerificationError, verify_bundle
-from dragoman.model.checkpoint import Checkpoint, own_weights
+from dragoman.model.checkpoint import Checkpoint, load_checkpoint, own_weights
 from dragoman.model.config import TransformerConfig
 from dragoman.model.greedy import greedy, pad
 from tests.tiny import PAPER, TINY, clear_cut, random_model, sentences, tiny_rules
@@ -219,6 +220,24 @@ class TestTheProof:
     def test_an_existing_bundle_is_replaced_only_by_force(self, bundle: Bundle, checkpoint_folder: Path) -> None:
         with pytest.raises(FileExistsError, match="--force"):
             export_quietly(checkpoint_folder, bundle.folder)
+
+    def test_force_replaces_a_bundle_reached_through_a_link(
+        self, bundle: Bundle, checkpoint_folder: Path, tmp_path: Path
+    ) -> None:
+        shutil.copytree(bundle.folder, tmp_path / "real")
+        (tmp_path / "link").symlink_to("real")
+        texts = [text.text for text in bundle.golden()]
+        options = ExportOptions(texts=texts, force=True)
+        export_checkpoint(checkpoint_folder, tmp_path / "link", options, lambda _stage: None)
+        assert open_bundle(tmp_path / "real").manifest.name == "tiny"
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "real"]
+
+    @pytest.mark.usefixtures("checkpoint")
+    def test_force_replaces_nothing_but_a_bundle(self, checkpoint_folder: Path, tmp_path: Path) -> None:
+        folder = shutil.copytree(checkpoint_folder, tmp_path / "checkpoint")
+        with pytest.raises(FileExistsError, match="checkpoint: is not a bundle, and is not replaced"):
+            export_quietly(folder, folder, force=True)
+        load_checkpoint(folder)
 
     def test_a_sample_that_proves_too_little_is_refused(
         self, bundle: Bundle, checkpoint_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
