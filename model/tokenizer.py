@@ -1,5 +1,6 @@
 """Text to token ids and back. No torch here: the service uses the very tokenizer the model was trained with."""
 
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +9,9 @@ from typing import Protocol
 import sentencepiece
 
 MODEL_FILE = "sentencepiece.model"
+
+UNSEEN = frozenset({"Zs", "Zl", "Zp", "Cc", "Cf"})
+"""Unicode's categories of spaces, controls and formats: a text that holds nothing else is blank."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +37,7 @@ class Tokenizer(Protocol):
         """How many ids there are."""
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a source text with its one end token; a blank text gives the end token alone.
+        """Ids of a source text with its one end token; a text that shows nothing gives the end token alone.
 
         Nothing that stands in the text yields a control id.
         """
@@ -114,8 +118,8 @@ class SentencePieceTokenizer:
 
 
 def _unless_blank(text: str) -> str:
-    # SentencePiece drops most blank characters by itself, but not every one that Unicode knows.
-    return "" if text.isspace() else text
+    # SentencePiece drops most such characters by itself, but not every one that Unicode knows.
+    return "" if all(unicodedata.category(character) in UNSEEN for character in text) else text
 
 
 def cut(ids: list[int], limit: int) -> list[int]:
