@@ -66,6 +66,9 @@ __all__ = [
 DEFAULT_ADDRESS = "127.0.0.1:50051"
 DEFAULT_TIMEOUT_SECONDS = 60.0
 
+MOST_OUTPUT_TOKENS = 2**31 - 1
+"""The largest limit that a request can hold; no model has one near it."""
+
 Request = TypeVar("Request")
 Response = TypeVar("Response")
 
@@ -232,7 +235,7 @@ def _translate_request(
         source_language=source,
         target_language=to,
         model=model,
-        max_output_tokens=max_output_tokens,
+        max_output_tokens=None if max_output_tokens is None else min(max_output_tokens, MOST_OUTPUT_TOKENS),
         truncate=truncate,
         request_id=request_id,
     )

@@ -134,6 +134,12 @@ async def test_cancelling_an_awaited_call_cancels_it_on_the_server() -> None:
         await eventually(lambda: running.value("dragoman_finished_total", model="fake", reason="cancelled") == 1)
 
 
+async def test_a_limit_beyond_what_a_request_can_hold_has_no_further_effect() -> None:
+    async with serving() as running, running.client() as client:
+        asked = await client.translate(["red kite"], max_output_tokens=10**12)
+        assert asked.translations == (await client.translate(["red kite"])).translations
+
+
 def test_a_single_text_in_place_of_a_list_is_told() -> None:
     with Client() as client, pytest.raises(ValueError, match="texts must be a list of texts, is a single one"):
         client.translate("kite")
