@@ -121,5 +121,5 @@ class _Missing(click.Command):
 def _one_line(error: click.ClickException) -> str:
     message = " ".join(error.format_message().split())
     if isinstance(error, click.UsageError) and error.ctx is not None:
-        return f"{message} See {error.ctx.command_path} --help."
+        return f"{message.removesuffix('.')}. See {error.ctx.command_path} --help."
     return message

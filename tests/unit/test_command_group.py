@@ -1,6 +1,7 @@
 from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from typing import Any
 
 import click
@@ -88,6 +89,7 @@ def test_summaries_are_the_commands_own(name: str) -> None:
         (["serve"], "Error: Missing argument 'BUNDLE'. See dragoman serve --help.\n"),
         (["serve", "x", "--port", "99999"], "See dragoman serve --help.\n"),
         (["translate", "--file", __file__], "Error: --file and --output go together. See dragoman translate --help.\n"),
+        (["export", ".", "x", "--texts", "/dev/null"], "holds no text. See dragoman export --help.\n"),
         (["translate", "--file", "/no/such", "--output", "x"], "See dragoman translate --help.\n"),
     ],
 )
@@ -97,6 +99,12 @@ def test_a_wrong_call_is_told_in_one_line(arguments: list[str], message: str) ->
     assert result.stdout == ""
     assert result.stderr.endswith(message)
     assert len(result.stderr.splitlines()) == 1
+
+
+def test_texts_to_prove_an_export_on_must_be_utf8(tmp_path: Path) -> None:
+    (tmp_path / "texts").write_bytes(b"kite\n\xff\n")
+    result = CliRunner().invoke(main, ["export", ".", "x", "--texts", str(tmp_path / "texts")], prog_name="dragoman")
+    assert result.stderr == f"Error: --texts {tmp_path}/texts: is not UTF-8. See dragoman export --help.\n"
 
 
 def test_without_a_command_there_is_help() -> None:
