@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import os
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -138,6 +139,7 @@ def train(
     work = work or out.with_name(out.name + ".training")
 
     with _plainly_told():
+        _check_writable(out.parent)
         pairs, valid = read_pairs(train_tsv), read_pairs(valid_tsv)
         _check_domains("--share", [domain for domain, _ in shares], pairs)
         _check_domains("--valid-domain", valid_domains, valid)
@@ -171,10 +173,8 @@ def train(
     encoded = _encode(pairs, trainer.tokenizer, config.architecture.max_positions)
     parameters = sum(p.numel() for p in model.parameters())
     click.echo(f"{len(encoded):,} of {len(pairs):,} pairs are of fit length, {parameters:,} parameters", err=True)
-    try:
+    with _plainly_told():
         finished = trainer.run(encoded, _first_of_each_domain(valid, valid_pairs, valid_domains))
-    except TrainingError as error:
-        raise click.ClickException(str(error)) from error
     if not finished:
         raise click.ClickException(f"stopped at {trainer.done():.1%}; give the same command again to go on")
     click.echo(f"wrote {out}", err=True)
@@ -182,11 +182,18 @@ def train(
 
 @contextmanager
 def _plainly_told() -> Iterator[None]:
-    """What is wrong with the user's files comes as one line, not as a traceback."""
+    """What is wrong with the user's files, or ends a run, comes as one line, not as a traceback."""
     try:
         yield
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TrainingError) as error:
         raise click.ClickException(str(error)) from error
+
+
+def _check_writable(folder: Path) -> None:
+    """Raise OSError now rather than after hours of training, where nothing can be written into `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder):
+        pass
 
 
 def _refuse_given(names: Sequence[str], why: str) -> None:

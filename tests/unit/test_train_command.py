@@ -163,6 +163,17 @@ def test_a_vocabulary_larger_than_the_corpus_allows_is_refused(workplace: Workpl
     assert_told(result, "the corpus cannot be cut into 5000 pieces: Vocabulary size too high")
 
 
+@pytest.mark.parametrize("option", ["out", "work"])
+def test_a_place_that_cannot_be_written_is_told_before_anything_is_trained(workplace: Workplace, option: str) -> None:
+    blocked = workplace.folder / "file" / option
+    blocked.parent.write_text("in the way")
+    if option == "out":
+        workplace.out = blocked
+    result = workplace.go_on(*([] if option == "out" else ["--work", str(blocked)]))
+    assert_told(result, str(workplace.folder / "file"))
+    assert "BLEU" not in result.output
+
+
 def test_a_run_under_another_vocabulary_is_refused(workplace: Workplace) -> None:
     options = ("--steps=1", "--preset=tiny", "--max-tokens=32", "--peak-rate=1e-5")
     result = workplace.run(*options, f"--vocabulary={PIECES}")
