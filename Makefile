@@ -36,9 +36,10 @@ test: $(INSTALLED) $(MANIFEST) ## Run all tests.
 
 check: lint types ## Run the linters and the type checker.
 
-lint: $(INSTALLED) ## Check style, and the imports that the architecture allows.
+lint: $(INSTALLED) ## Check style, the protos, and the imports that the architecture allows.
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+	$(BIN)/buf lint protos
 	$(BIN)/lint-imports
 
 types: $(INSTALLED) ## Check types.
