@@ -12,7 +12,7 @@ All paths inside are relative: a bundle may be moved, and may be read-only.
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -56,7 +56,7 @@ class Manifest:
     format_version: int
     name: str
     version: str
-    """Twelve hexadecimal digits that change with what the bundle computes."""
+    """Twelve hexadecimal digits that change with every file of the bundle but the report, and with this one."""
     family: str
     source_languages: tuple[str, ...]
     target_languages: tuple[str, ...]
@@ -121,8 +121,10 @@ def open_bundle(folder: Path) -> Bundle:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Write manifest.json, the last file of a bundle that is being made."""
-    (folder / MANIFEST_FILE).write_bytes(TypeAdapter(Manifest).dump_json(manifest, indent=2) + b"\n")
+    """Write manifest.json, the last file of a bundle that is being made, with the version that its contents give."""
+    plain = TypeAdapter(Manifest).dump_python(manifest, mode="json")
+    plain["version"] = version_of(plain)
+    (folder / MANIFEST_FILE).write_text(json.dumps(plain, indent=2) + "\n", encoding="utf-8")
 
 
 def list_files(folder: Path) -> tuple[FileEntry, ...]:
@@ -131,13 +133,11 @@ def list_files(folder: Path) -> tuple[FileEntry, ...]:
     return tuple(FileEntry(path.relative_to(folder).as_posix(), path.stat().st_size, _sha256(path)) for path in paths)
 
 
-def version_of(files: Iterable[FileEntry]) -> str:
-    """A bundle's version, out of the contents of its files; the report, which differs by machine, left out."""
-    digest = hashlib.sha256()
-    for entry in files:
-        if entry.path != REPORT_FILE:
-            digest.update(f"{entry.path}\0{entry.sha256}\n".encode())
-    return digest.hexdigest()[:12]
+def version_of(manifest: Mapping[str, Any]) -> str:
+    """The version of a bundle with such a manifest.json; the report, which differs by machine, does not count."""
+    files = [entry for entry in manifest["files"] if entry["path"] != REPORT_FILE]
+    content = json.dumps({**manifest, "version": "", "files": files}, sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()[:12]
 
 
 def _read_manifest(path: Path) -> Manifest:
@@ -153,9 +153,12 @@ def _read_manifest(path: Path) -> Manifest:
             f"{path}: format version {found} is newer than {FORMAT_VERSION}, the newest this Dragoman reads"
         )
     try:
-        return TypeAdapter(Manifest).validate_python(plain)
+        manifest = TypeAdapter(Manifest).validate_python(plain)
     except ValidationError as error:
         raise BundleError(f"{path}: {explain(error)}") from error
+    if manifest.version != version_of(plain):
+        raise BundleError(f"{path}: altered since export (its version is not that of its contents)")
+    return manifest
 
 
 def _check_file(folder: Path, entry: FileEntry) -> None:

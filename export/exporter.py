@@ -27,7 +27,6 @@ from dragoman.export.bundle import (
     Manifest,
     list_files,
     open_bundle,
-    version_of,
     write_manifest,
 )
 from dragoman.export.int8 import quantize
@@ -123,11 +122,10 @@ def _fill(folder: Path, checkpoint: Checkpoint, options: ExportOptions, progress
 
 def _manifest(folder: Path, checkpoint: Checkpoint, precision: Precision) -> Manifest:
     config = checkpoint.config
-    files = list_files(folder)
     return Manifest(
         format_version=FORMAT_VERSION,
         name=config.name,
-        version=version_of(files),
+        version="",  # as yet
         family=config.family,
         source_languages=config.source_languages,
         target_languages=config.target_languages,
@@ -135,7 +133,7 @@ def _manifest(folder: Path, checkpoint: Checkpoint, precision: Precision) -> Man
         dimensions=dimensions_of(config.architecture),
         decoding=config.decoding,
         max_source_characters=CHARACTERS_PER_TOKEN * config.decoding.max_source_tokens,
-        files=files,
+        files=list_files(folder),
     )
 
 

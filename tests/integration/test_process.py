@@ -17,7 +17,14 @@ from urllib.request import urlopen
 
 import pytest
 
-from dragoman.export.bundle import FORMAT_VERSION, MANIFEST_FILE, TOKENIZER_FOLDER, list_files, write_manifest
+from dragoman.export.bundle import (
+    FORMAT_VERSION,
+    MANIFEST_FILE,
+    TOKENIZER_FOLDER,
+    list_files,
+    open_bundle,
+    write_manifest,
+)
 from dragoman.service.client import AsyncClient, Client, UnavailableError
 from tests.harness import PATIENCE_SECONDS, eventually, manifest, text_of, write_tokenizer
 
@@ -193,10 +200,11 @@ def test_it_says_what_it_serves_and_what_to_try(bundle: Path) -> None:
             assert client.translate(["red kite"]).texts == ("red kite",)
         with urlopen(f"http://127.0.0.1:{running.ports[1]}/readyz") as response:
             assert response.status == 200
+        version = open_bundle(bundle).manifest.version
         assert running.printed == [
             "Verifying fake on this machine ...",
             "Loading fake ...",
-            "Serving fake, version 0123456789ab: float32 on FakeExecutionProvider, 1 thread.",
+            f"Serving fake, version {version}: float32 on FakeExecutionProvider, 1 thread.",
             f"gRPC on {running.address}, metrics on http://127.0.0.1:{running.ports[1]}/metrics",
             f'Try: dragoman translate --to fr --address {running.address} "The cat sat on the mat."',
         ]

@@ -1,5 +1,7 @@
+import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,11 +28,10 @@ def folder(tmp_path: Path) -> Path:
     (folder / "tokenizer").mkdir(parents=True)
     for name in ("encoder.onnx", "weights.bin", "tokenizer/sentencepiece.model", REPORT_FILE):
         (folder / name).write_bytes(name.encode() * 100)
-    files = list_files(folder)
     manifest = Manifest(
         format_version=FORMAT_VERSION,
         name="tiny",
-        version=version_of(files),
+        version="",
         family="transformer",
         source_languages=("en",),
         target_languages=("fr",),
@@ -38,15 +39,17 @@ def folder(tmp_path: Path) -> Path:
         dimensions=SIZE,
         decoding=DecodingRules(start_id=1, end_ids=(2,), pad_id=0),
         max_source_characters=1000,
-        files=files,
+        files=list_files(folder),
     )
     write_manifest(folder, manifest)
     return folder
 
 
-def edit(folder: Path, key: str, value: object) -> None:
+def edit(folder: Path, key: str, value: object, seal: bool = True) -> None:
+    """Change what manifest.json says, with or without the version that goes with it."""
     path = folder / MANIFEST_FILE
-    path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
+    plain = json.loads(path.read_text()) | {key: value}
+    path.write_text(json.dumps(plain | ({"version": version_of(plain)} if seal else {})))
 
 
 def test_what_was_written_is_read(folder: Path) -> None:
@@ -78,6 +81,12 @@ def test_an_altered_file_is_named(folder: Path) -> None:
     path = folder / "encoder.onnx"
     path.write_bytes(path.read_bytes()[:-1] + b"?")
     with pytest.raises(BundleError, match=r"encoder\.onnx: altered"):
+        open_bundle(folder)
+
+
+def test_an_altered_manifest_is_named(folder: Path) -> None:
+    edit(folder, "max_source_characters", 2000, seal=False)
+    with pytest.raises(BundleError, match=r"manifest\.json: altered"):
         open_bundle(folder)
 
 
@@ -113,9 +122,18 @@ def test_a_file_outside_the_bundle_is_refused(folder: Path, path: str) -> None:
         open_bundle(folder)
 
 
-def test_the_version_follows_the_contents_but_not_the_report(folder: Path) -> None:
-    before = version_of(list_files(folder))
+def test_the_version_follows_all_but_the_report(folder: Path) -> None:
+    manifest = open_bundle(folder).manifest
+
+    def version(**changes: Any) -> str:
+        write_manifest(folder, dataclasses.replace(manifest, files=list_files(folder), **changes))
+        return open_bundle(folder).manifest.version
+
+    before = version()
+    assert len(before) == 12
     (folder / REPORT_FILE).write_text("{}")
-    assert version_of(list_files(folder)) == before
+    assert version() == before
+    rules = dataclasses.replace(manifest.decoding, max_output_tokens=7)
+    assert version(decoding=rules) != before
     (folder / "weights.bin").write_bytes(b"other")
-    assert version_of(list_files(folder)) != before
+    assert version() != before
