@@ -6,9 +6,10 @@ from typing import get_args
 import click
 from tqdm import tqdm
 
-from dragoman.export.exporter import ExportOptions, allowed_cores, export_checkpoint
+from dragoman.export.exporter import ExportOptions, export_checkpoint
 from dragoman.export.precision import Precision
 from dragoman.export.verify import VerificationError
+from dragoman.model.processor import allowed_cores
 
 FOLDER = click.Path(file_okay=False, path_type=Path)
 STAGES = 10

@@ -1,7 +1,6 @@
 """From a checkpoint's folder to a proven bundle."""
 
 import json
-import os
 import platform
 import random
 import shutil
@@ -181,8 +180,3 @@ def made_up_texts(tokenizer: SentencePieceTokenizer, count: int = 256) -> list[s
     controls = set(tokenizer.control_ids)
     pieces = [piece for piece in range(tokenizer.vocabulary) if piece not in controls]
     return [tokenizer.decode(rng.choices(pieces, k=1 + index % 24)) for index in range(count)]
-
-
-def allowed_cores() -> int:
-    """How many cores this process may run on."""
-    return len(os.sched_getaffinity(0))

@@ -1,6 +1,12 @@
 """What the processor at hand can do, as the kernel tells it."""
 
+import os
 from pathlib import Path
+
+
+def allowed_cores() -> int:
+    """How many cores this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def processor_flags() -> frozenset[str]:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ from click.core import ParameterSource
 
 from dragoman.model.checkpoint import TOKENIZER_FOLDER, load_checkpoint, load_weights, own_weights
 from dragoman.model.config import CheckpointConfig, DecodingRules, TransformerConfig
-from dragoman.model.processor import has_bfloat16
+from dragoman.model.processor import allowed_cores, has_bfloat16
 from dragoman.model.tokenizer import MODEL_FILE, SentencePieceTokenizer
 from dragoman.model.training.corpus import EncodedPair, Pair, keep_trainable, read_pairs
 from dragoman.model.training.schedule import Schedule
@@ -134,7 +133,7 @@ def train(
         raise click.UsageError("say how long to train: --minutes, --steps, or both")
     if from_checkpoint is not None:
         _refuse_given(FIXED_BY_CHECKPOINT, "--from takes it from the checkpoint")
-    torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
+    torch.set_num_threads(threads or allowed_cores())
     torch.manual_seed(seed)
     work = work or out.with_name(out.name + ".training")
 
