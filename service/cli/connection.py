@@ -7,8 +7,6 @@ import click
 
 from dragoman.service.client import DEFAULT_ADDRESS, DEFAULT_TIMEOUT_SECONDS, Client, ClientError, UnavailableError
 
-Decorator = Callable[[Callable[..., None]], Callable[..., None]]
-
 
 def connection_options(command: Callable[..., None]) -> Callable[..., None]:
     """--address and --timeout-seconds."""
