@@ -13,7 +13,7 @@ BUNDLE := build/bundle/en-fr
 TEXTS := benchmarks/data/tatoeba.tsv
 MANIFEST := $(BUNDLE)/manifest.json
 
-.PHONY: help install serve test check lint types wheel wheel-test clean
+.PHONY: help install serve test check lint types bench wheel wheel-test clean
 
 help: ## List these targets.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 12
@@ -46,6 +46,11 @@ types: $(INSTALLED) ## Check types.
 	mkdir -p build/types/dragoman
 	ln -sfn ../../../model ../../../export ../../../service ../../../protos/dragoman/v1 build/types/dragoman
 	$(BIN)/mypy
+
+bench: $(INSTALLED) ## Measure beside CTranslate2, in an environment of its own; about 15 minutes on a quiet machine.
+	$(PYTHON) -m venv build/peers
+	build/peers/bin/pip install --quiet $(TORCH_INDEX:%=--extra-index-url %) --editable '.[cpu,export]' ctranslate2==4.8.5
+	build/peers/bin/python -m benchmarks.steps
 
 wheel: $(INSTALLED) ## Build the source archive, and out of it the wheel, into dist.
 	rm -rf dist

@@ -1,0 +1,46 @@
+"""The two models that are measured: one of OPUS-MT's shape with random weights, and the shipped one."""
+
+from pathlib import Path
+
+import torch
+
+from dragoman.export.bundle import Bundle, Manifest
+from dragoman.export.int8 import quantize
+from dragoman.export.onnx_files import dimensions_of, write_graphs, write_product
+from dragoman.export.precision import Precision
+from dragoman.model.config import DecodingRules, TransformerConfig
+from dragoman.model.transformer import Transformer
+
+OPUS_SHAPE = TransformerConfig(58_101, 58_101, max_positions=512)
+"""6+6 layers, d_model 512, d_ff 2048, 8 heads, post-norm, one tied embedding."""
+
+RULES = DecodingRules(start_id=0, end_ids=(1,), pad_id=0, suppressed_ids=(1,))
+"""The end token is suppressed, so that every output is as long as it may be."""
+
+
+def opus_shape() -> Transformer:
+    """The random model; the same weights at each call."""
+    torch.manual_seed(1)
+    return Transformer(OPUS_SHAPE).eval()
+
+
+def write_bundle(folder: Path, model: Transformer, rules: DecodingRules, precision: Precision) -> Bundle:
+    """Export without proof, for measurements alone: what is written is no whole bundle, but the engine runs it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_graphs(folder, quantize(model) if precision == "int8" else model, rules)
+    if precision == "int8":
+        write_product(folder)
+    manifest = Manifest(
+        format_version=1,
+        name=folder.name,
+        version="0" * 12,
+        family="transformer",
+        source_languages=("en",),
+        target_languages=("fr",),
+        precision=precision,
+        dimensions=dimensions_of(model.config),
+        decoding=rules,
+        max_source_characters=10_000,
+        files=(),
+    )
+    return Bundle(folder, manifest)
