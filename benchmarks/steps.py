@@ -2,9 +2,9 @@
 
     make bench
 
-Each side decodes the same sources for exactly STEPS tokens, the end token suppressed; ours is the engine's runner, driven
-from here. Rows of the table are medians over several rounds, in each of which every contender runs once. Tokens are
-compared first, and must be alike in float32.
+Each side decodes the same sources for exactly STEPS tokens, the end token suppressed; ours is the engine's runner,
+driven from here. Rows of the table are medians over several rounds, in each of which every contender runs once. Tokens
+are compared first, and must be alike in float32.
 """
 
 import json
