@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import get_args
 
 import click
+import torch
 from tqdm import tqdm
 
 from dragoman.export.exporter import ExportOptions, export_checkpoint
@@ -40,6 +41,7 @@ def export(
 
     A failed check leaves no bundle behind, and one that was there as it was.
     """
+    torch.set_num_threads(threads or allowed_cores())
     options = ExportOptions(precision, _read_texts(texts) if texts else (), force, threads or allowed_cores())
     stages = STAGES if precision == "float32" else STAGES + 1
     with tqdm(total=stages, disable=None, bar_format="{n_fmt}/{total_fmt} |{bar}| {elapsed} {desc}") as bar:

@@ -116,6 +116,12 @@ def test_the_line_to_try_gives_french(server: Served) -> None:
     assert command(*words) == FRENCH + "\n"
 
 
+def test_the_python_of_the_readme_runs(server: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    exec(code.replace("127.0.0.1:50051", server.address), {})
+    assert capsys.readouterr().out.startswith(FRENCH)
+
+
 def test_texts_keep_their_order_and_their_answers_whatever_is_beside_them(server: Served) -> None:
     """Short and blank ones, too, among a long one; in every rotation of the request."""
     long = " ".join(["The dog that I saw yesterday was sleeping under the old tree near the river."] * 4)
