@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 CHECKPOINT = ROOT / "model" / "pretrained" / "en-fr"
 BUNDLE = ROOT / "build" / "bundle" / "en-fr"
 SENTENCE = "The cat sat on the mat."
-FRENCH = "Le chat était assis sur le tapis."
+FRENCH = "Le chat s'est assis sur la foule."
 
 
 @dataclass(frozen=True)
