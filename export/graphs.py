@@ -45,7 +45,7 @@ class TensorSpec:
     """One input or output of a graph."""
 
     name: str
-    dtype: Literal["int64", "float32", "float16"]
+    dtype: Literal["int64", "float32", "float16", "bool"]
     axes: tuple[Axis, ...]
 
 
@@ -115,8 +115,9 @@ def decoder_spec(size: Dimensions, logits: bool) -> GraphSpec:
 
     `token` [batch, 1] is each row's last token and `position` [batch] how many came before it in its row; its keys and
     values are written to the caches at that position, which must be below their capacity. Gives the next token
-    (greedy: the largest logit, the lowest id on a tie), its natural log-probability, and the caches; `logits`
-    [batch, vocabulary] only where asked for at export.
+    (greedy: the largest logit, the lowest id on a tie) and the caches; `logits` [batch, vocabulary] only where asked for
+    at export. `log_prob` is the token's natural log-probability where `scored` is true; that takes a pass over the
+    vocabulary, so where it is false `log_prob` is the bare logit, which is as finite.
     """
     cross = ("batch", size.heads, "source", size.head_width)
     cache = ("batch", size.heads, "capacity", size.head_width)
@@ -127,6 +128,7 @@ def decoder_spec(size: Dimensions, logits: bool) -> GraphSpec:
             TensorSpec("token", "int64", ("batch", 1)),
             TensorSpec("position", "int64", ("batch",)),
             TensorSpec("source_lengths", "int64", ("batch",)),
+            TensorSpec("scored", "bool", ()),
             *(TensorSpec(name(layer), "float32", cross) for layer in layers for name in (cross_key, cross_value)),
             *(TensorSpec(name, "float32", cache) for name in caches),
         ),

@@ -8,6 +8,8 @@ depend on the rows beside it.
     q    = round(x / step) + 128                  uint8, zero point 128
     y    = (q - 128) · W · scale · step + bias    W int8 [in, out], scale [out]
 
+An input that is never negative needs no zero point, and has twice as many levels: step = max x / 255.
+
 In PyTorch the modules here compute the same, so that the quantized model is itself a reference for its export.
 """
 
@@ -18,15 +20,18 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.onnx.ops import symbolic
 
-from dragoman.model.transformer import Transformer
+from dragoman.model.transformer import FeedForward, Transformer
 
 LEVELS = 127
 """Steps on either side of zero."""
 
+POSITIVE_LEVELS = 255
+"""Steps above zero, where no value lies below it."""
+
 ZERO_POINT = 128
 
 SMALLEST_PEAK = 1e-10
-"""A row of nothing but zeros has no scale; this one gives zeros again."""
+"""A row of weights that are all zero has no scale; this one gives zeros again."""
 
 
 Table = tuple[nn.Parameter, nn.Parameter]
@@ -41,28 +46,43 @@ def quantize_rows(weight: Tensor) -> Table:
 
 
 class Int8Linear(nn.Module):
-    """Stands in for a `nn.Linear`."""
+    """Stands in for a `nn.Linear`; for one whose input is never negative, if `positive`."""
 
-    def __init__(self, table: "Table", bias: nn.Parameter | None) -> None:
+    def __init__(self, table: "Table", bias: nn.Parameter | None, *, positive: bool = False) -> None:
         super().__init__()
         self.weight, self.scale = table
         self.bias = bias
+        self.positive = positive
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, T, in] -> [B, T, out]."""
-        step = x.abs().amax(dim=-1, keepdim=True).clamp_min(SMALLEST_PEAK) * (1 / LEVELS)
-        y = multiply(x / step, self.weight) * self.scale * step
+        if self.positive:
+            step = x.amax(dim=-1, keepdim=True) * (1 / POSITIVE_LEVELS)
+        else:
+            step = x.abs().amax(dim=-1, keepdim=True) * (1 / LEVELS)
+        y = multiply(x, step, self.weight, self.positive) * self.scale * step
         return y if self.bias is None else y + self.bias
 
 
-def multiply(x: Tensor, weight: Tensor) -> Tensor:
-    """x [..., in] within ±127, rounded, times int8 weight [out, in], summed in integers -> float32 [..., out]."""
+def multiply(x: Tensor, step: Tensor, weight: Tensor, positive: bool) -> Tensor:
+    """round(x / step), which is within the levels, times int8 weight [out, in], summed in integers -> float32.
+
+    x [..., in], step [..., 1] -> [..., out]. Where `step` is 0 so is x, and any finite result will do.
+    """
     if not torch.onnx.is_in_onnx_export():
-        return (x.round().double() @ weight.t().double()).float()
-    zero_point = torch.tensor(ZERO_POINT, dtype=torch.uint8)
-    quantized = symbolic("QuantizeLinear", (x, torch.tensor(1.0), zero_point), dtype=torch.uint8, shape=x.shape)
+        rounded = (x / step).nan_to_num(0.0).round()
+        return (rounded.double() @ weight.t().double()).float()
+    # One block a row, so that a row has its own scale.
+    blocks = {"axis": x.dim() - 1, "block_size": x.shape[-1]}
     shape = (*x.shape[:-1], weight.shape[0])
-    product = symbolic("MatMulInteger", (quantized, weight.t(), zero_point), dtype=torch.int32, shape=shape)
+    if positive:
+        quantized = symbolic("QuantizeLinear", (x, step), attrs=blocks, dtype=torch.uint8, shape=x.shape)
+        product = symbolic("MatMulInteger", (quantized, weight.t()), dtype=torch.int32, shape=shape)
+    else:
+        zero_points = torch.full(step.shape, ZERO_POINT, dtype=torch.uint8)
+        zero_point = torch.tensor(ZERO_POINT, dtype=torch.uint8)
+        quantized = symbolic("QuantizeLinear", (x, step, zero_points), attrs=blocks, dtype=torch.uint8, shape=x.shape)
+        product = symbolic("MatMulInteger", (quantized, weight.t(), zero_point), dtype=torch.int32, shape=shape)
     return product.float()
 
 
@@ -93,6 +113,14 @@ def _replace(module: nn.Module, tables: dict[Tensor, Table]) -> None:
             continue
         if child.weight not in tables:
             tables[child.weight] = quantize_rows(child.weight.detach())
-        table = tables[child.weight]
-        stand_in = Int8Embedding(table) if isinstance(child, nn.Embedding) else Int8Linear(table, child.bias)
-        setattr(module, name, stand_in)
+        setattr(module, name, _stand_in(child, tables[child.weight], _after_relu(module, name)))
+
+
+def _stand_in(child: nn.Linear | nn.Embedding, table: Table, positive: bool) -> nn.Module:
+    if isinstance(child, nn.Embedding):
+        return Int8Embedding(table)
+    return Int8Linear(table, child.bias, positive=positive)
+
+
+def _after_relu(module: nn.Module, name: str) -> bool:
+    return isinstance(module, FeedForward) and name == "outer" and module.activation is functional.relu

@@ -1,10 +1,15 @@
-"""The model as the two graphs see it: attention by lengths, and one decoder step with its cache passed in and out.
+"""The model as the two graphs see it: no padding in the encoder's products, and one decoder step with its cache passed
+in and out.
 
-Layers and weights are the model's own. What differs is how attention is carried out: here by the standard ONNX
-operators `Attention` (which takes each row's length, so that no mask is built) and `TensorScatter` (which updates a
-cache in place where input and output share memory).
+Layers and weights are the model's own. What differs is how attention comes by its keys and values: the encoder works on
+the real tokens alone, one after the other, and spreads them over padded rows only to attend; a step writes its own keys
+and values into a cache by the ONNX operator `TensorScatter`, in place where input and output share memory.
 
-Letters: B batch, S source, C capacity of a cache, H heads, K head width, D model, V vocabulary.
+Attention itself is spelled out in products and a softmax. ONNX has an operator for it, which takes lengths in place of a
+mask; on the CPU it is up to twice as slow for the single query of a step.
+
+Letters: B batch, S source, N real tokens of all sources, C capacity of a cache, H heads, K head width, D model,
+V vocabulary.
 """
 
 from collections.abc import Sequence
@@ -13,25 +18,32 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.onnx.ops import symbolic
 
 from dragoman.export.int8 import Int8Linear
 from dragoman.model.config import DecodingRules
-from dragoman.model.transformer import DecoderLayer, EncoderLayer, MultiHeadAttention, Transformer
+from dragoman.model.transformer import (
+    MASKED,
+    DecoderLayer,
+    EncoderLayer,
+    MultiHeadAttention,
+    Transformer,
+    lengths_to_visible,
+)
 
 LinearMap = nn.Linear | Int8Linear
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, lengths: Tensor) -> Tensor:
-    """ONNX `Attention`: query [B, H, T, K] over the first `lengths` [B] of key, value [B, H, S, K] -> [B, H, T, K]."""
-    no_mask, no_past = None, (None, None)
-    return symbolic(
-        "Attention",
-        (query, key, value, no_mask, *no_past, lengths),
-        dtype=query.dtype,
-        shape=query.shape,
-        version=1,
-    )
+def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
+    """Scaled query [B, H, T, K] over key, value [B, H, S, K], `mask` [B, 1, 1, S] added -> [B, H, T, K]."""
+    weights = (query @ key.transpose(2, 3) + mask).softmax(dim=-1)
+    return weights @ value
+
+
+def mask_of(lengths: Tensor, width: int) -> Tensor:
+    """What is added to the scores of `width` positions, of which the first `lengths` [B] count: [B, 1, 1, width]."""
+    return torch.where(torch.arange(width) < lengths.reshape(-1, 1, 1, 1), 0.0, MASKED)
 
 
 def scatter(cache: Tensor, update: Tensor, position: Tensor) -> Tensor:
@@ -44,6 +56,15 @@ def scatter(cache: Tensor, update: Tensor, position: Tensor) -> Tensor:
         shape=cache.shape,
         version=1,
     )
+
+
+def scaled(query: LinearMap, head_width: int) -> LinearMap:
+    """The map to queries with the scale of their products (§3.2.1) in its weights, where it costs nothing."""
+    factor = head_width**-0.5
+    bias = fixed(cast(Tensor, query.bias) * factor)
+    if isinstance(query, Int8Linear):
+        return Int8Linear((query.weight, fixed(query.scale * factor)), bias)
+    return linear(fixed(query.weight * factor), bias)
 
 
 def join(maps: Sequence[LinearMap]) -> LinearMap:
@@ -75,42 +96,82 @@ def linear(weight: nn.Parameter, bias: nn.Parameter) -> nn.Linear:
     return made
 
 
+class Packing:
+    """Where the real tokens of a padded batch are, and the way back.
+
+    Each way is one copy of whole heads, [K] at a time, so that no transpose is needed to bring heads before positions.
+    """
+
+    def __init__(self, lengths: Tensor, width: int, heads: int) -> None:
+        """`lengths` [B] of rows that are `width` positions wide."""
+        self._width = width
+        self._row, self._position = lengths_to_visible(lengths, width)[:, 0, 0].nonzero().unbind(1)  # [N] each
+        starts = lengths.cumsum(0) - lengths
+        # Padding is filled with whatever comes next: nobody looks at it.
+        self._tokens = torch.minimum(starts[:, None] + torch.arange(width), lengths.sum() - 1)  # [B, S], of the N
+        self._heads = torch.arange(heads)
+
+    def pack(self, x: Tensor) -> Tensor:
+        """[B, S, D] -> [1, N, D]."""
+        return functional.embedding(self._row * self._width + self._position, x.flatten(0, 1))[None]
+
+    def unpack(self, x: Tensor) -> Tensor:
+        """[1, N, D] -> [B, S, D]."""
+        return functional.embedding(self._tokens, x[0])
+
+    def pack_heads(self, x: Tensor) -> Tensor:
+        """[B, H, S, K] -> [1, N, H·K]."""
+        index = (self._row[:, None] * len(self._heads) + self._heads) * self._width + self._position[:, None]  # [N, H]
+        return functional.embedding(index, x.flatten(0, 2)).flatten(1)[None]
+
+    def unpack_heads(self, x: Tensor, parts: int) -> list[Tensor]:
+        """[1, N, P·H·K] -> P times [B, H, S, K]."""
+        heads = len(self._heads)
+        rows = x.unflatten(-1, (parts * heads, -1)).flatten(0, 2)  # [N·P·H, K]
+        first = self._tokens[:, None] * (parts * heads) + self._heads[:, None]  # [B, H, S]
+        return [functional.embedding(first + part * heads, rows) for part in range(parts)]
+
+
 class SourceAttention(nn.Module):
     """Self-attention of the encoder."""
 
-    def __init__(self, attention: MultiHeadAttention) -> None:
+    def __init__(self, attention: MultiHeadAttention, head_width: int) -> None:
         super().__init__()
         self.attention = attention
-        self.joint = join([attention.query, attention.key, attention.value])
+        self.joint = join([scaled(attention.query, head_width), attention.key, attention.value])
 
-    def forward(self, x: Tensor, source_lengths: Tensor) -> Tensor:
-        """x [B, S, D] -> [B, S, D]."""
-        heads = self.joint(x).unflatten(-1, (3 * self.attention.heads, -1)).transpose(1, 2)
-        query, key, value = heads.chunk(3, dim=1)
-        return self.attention.conclude(attend(query, key, value, source_lengths))
+    def forward(self, x: Tensor, packing: Packing, mask: Tensor) -> Tensor:
+        """x [1, N, D], mask [B, 1, 1, S] -> [1, N, D]."""
+        query, key, value = packing.unpack_heads(self.joint(x), 3)
+        return cast(Tensor, self.attention.output(packing.pack_heads(attend(query, key, value, mask))))
 
 
 class CachedAttention(nn.Module):
     """Self-attention of one step over what is cached."""
 
-    def __init__(self, attention: MultiHeadAttention) -> None:
+    def __init__(self, attention: MultiHeadAttention, head_width: int) -> None:
         super().__init__()
         self.attention = attention
-        self.joint = join([attention.query, attention.key, attention.value])
+        self.joint = join([scaled(attention.query, head_width), attention.key, attention.value])
 
-    def forward(self, x: Tensor, caches: list[Tensor], position: Tensor) -> Tensor:
+    def forward(self, x: Tensor, caches: list[Tensor], position: Tensor, mask: Tensor) -> Tensor:
         """x [B, 1, D] -> [B, 1, D]; in `caches`, key and value [B, H, C, K] are replaced by those carried on."""
         query, key, value = step_heads(self.joint(x), 3 * self.attention.heads).chunk(3, dim=1)
         caches[:] = [scatter(caches[0], key, position), scatter(caches[1], value, position)]
-        return conclude_step(self.attention, attend(query, caches[0], caches[1], position + 1))
+        return conclude_step(self.attention, attend(query, caches[0], caches[1], mask))
 
 
-def attend_cross(
-    attention: MultiHeadAttention, key: Tensor, value: Tensor, source_lengths: Tensor, x: Tensor
-) -> Tensor:
-    """Cross-attention to keys and values [B, H, S, K] that the encoder graph made: x [B, 1, D] -> [B, 1, D]."""
-    query = step_heads(attention.query(x), attention.heads)
-    return conclude_step(attention, attend(query, key, value, source_lengths))
+class CrossAttention(nn.Module):
+    """Attention of one step to the keys and values that the encoder graph made."""
+
+    def __init__(self, attention: MultiHeadAttention, head_width: int) -> None:
+        super().__init__()
+        self.attention = attention
+        self.query = scaled(attention.query, head_width)
+
+    def forward(self, x: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
+        """x [B, 1, D]; key, value [B, H, S, K]; mask [B, 1, 1, S] -> [B, 1, D]."""
+        return conclude_step(self.attention, attend(step_heads(self.query(x), self.attention.heads), key, value, mask))
 
 
 def step_heads(x: Tensor, heads: int) -> Tensor:
@@ -129,20 +190,22 @@ class EncoderGraph(nn.Module):
     def __init__(self, model: Transformer) -> None:
         super().__init__()
         self.model = model
+        width = model.config.head_width
         layers = [cast(EncoderLayer, layer) for layer in model.encoder]
-        self.attentions = nn.ModuleList(SourceAttention(layer.self_attention) for layer in layers)
+        self.attentions = nn.ModuleList(SourceAttention(layer.self_attention, width) for layer in layers)
         cross = [cast(DecoderLayer, layer).cross_attention for layer in model.decoder]
         self.cross = join([each for attention in cross for each in (attention.key, attention.value)])
 
     def forward(self, input_ids: Tensor, source_lengths: Tensor) -> tuple[Tensor, ...]:
         """As `export.graphs.encoder_spec` says."""
-        x = self.model.source_embedding(input_ids)
-        for layer, attention in zip(self.model.encoder, self.attentions, strict=True):
-            x = layer(x, partial(attention, source_lengths=source_lengths))
-        hidden = self.model.encoder_norm(x)
         config = self.model.config
-        cross = self.cross(hidden).unflatten(-1, (-1, config.head_width)).transpose(1, 2)
-        return (hidden, *cross.split(config.heads, dim=1))
+        packing = Packing(source_lengths, input_ids.shape[1], config.heads)
+        mask = mask_of(source_lengths, input_ids.shape[1])
+        x = packing.pack(self.model.source_embedding(input_ids))
+        for layer, attention in zip(self.model.encoder, self.attentions, strict=True):
+            x = layer(x, partial(attention, packing=packing, mask=mask))
+        hidden = self.model.encoder_norm(x)
+        return (packing.unpack(hidden), *packing.unpack_heads(self.cross(hidden), 2 * config.decoder_layers))
 
 
 class DecoderGraph(nn.Module):
@@ -152,26 +215,74 @@ class DecoderGraph(nn.Module):
         super().__init__()
         self.model = model
         self.logits = logits
+        width = model.config.head_width
         layers = [cast(DecoderLayer, layer) for layer in model.decoder]
-        self.attentions = nn.ModuleList(CachedAttention(layer.self_attention) for layer in layers)
+        self.attentions = nn.ModuleList(CachedAttention(layer.self_attention, width) for layer in layers)
+        self.cross_attentions = nn.ModuleList(CrossAttention(layer.cross_attention, width) for layer in layers)
         suppressed = torch.zeros(model.config.target_vocabulary)
         suppressed[list(rules.suppressed_ids)] = -torch.inf
         self.projection = add_bias(model.projection, suppressed)
 
     def forward(
-        self, token: Tensor, position: Tensor, source_lengths: Tensor, cross: list[Tensor], caches: list[Tensor]
+        self,
+        token: Tensor,
+        position: Tensor,
+        source_lengths: Tensor,
+        scored: Tensor,
+        cross: list[Tensor],
+        caches: list[Tensor],
     ) -> tuple[Tensor, ...]:
         """As `export.graphs.decoder_spec` says; `cross` and `caches` hold a key and a value for each layer in turn."""
         x = self.model.target_embedding(token, position)
+        self_mask = mask_of(position + 1, caches[0].shape[2])
+        cross_mask = mask_of(source_lengths, cross[0].shape[2])
         carried: list[Tensor] = []
-        for index, (layer, attention) in enumerate(zip(self.model.decoder, self.attentions, strict=True)):
+        for index, layer in enumerate(self.model.decoder):
             key, value = cross[2 * index : 2 * index + 2]
             held = caches[2 * index : 2 * index + 2]
-            attend_self = partial(attention, caches=held, position=position)
-            cross_attention = cast(DecoderLayer, layer).cross_attention
-            x = layer(x, attend_self, partial(attend_cross, cross_attention, key, value, source_lengths))
+            attend_self = partial(self.attentions[index], caches=held, position=position, mask=self_mask)
+            x = layer(x, attend_self, partial(self.cross_attentions[index], key=key, value=value, mask=cross_mask))
             carried += held
         logits = self.projection(self.model.decoder_norm(x)[:, 0])
-        next_token = logits.argmax(dim=-1, keepdim=True)
-        log_prob = logits.log_softmax(dim=-1).gather(1, next_token)[:, 0]
+        next_token = largest(logits)
+        log_prob = torch.cond(scored, log_probability, only_logit, (logits, next_token, pick_one(logits, next_token)))
         return (next_token, log_prob, *((logits,) if self.logits else ()), *carried)
+
+
+def log_probability(logits: Tensor, token: Tensor, _logit: Tensor) -> Tensor:
+    """logits [B, V], token [B, 1] -> [B], natural."""
+    return logits.log_softmax(dim=-1).gather(1, token)[:, 0]
+
+
+def only_logit(_logits: Tensor, _token: Tensor, logit: Tensor) -> Tensor:
+    """The token's logit [B]: as finite as its log-probability."""
+    return logit.clone()
+
+
+def largest(logits: Tensor) -> Tensor:
+    """logits [B, V] -> [B, 1], the place of each row's largest, the lowest on a tie.
+
+    ONNX Runtime finds a maximum many times faster than its place. So the row is cut into parts, the first part with
+    the largest maximum is found, and the place within that part.
+    """
+    width = part_width(logits.shape[1])
+    parts = logits.unflatten(1, (-1, width))  # [B, P, W]
+    part = parts.amax(dim=2).argmax(dim=1, keepdim=True)  # [B, 1]
+    chosen = pick(parts, part)  # [B, W]
+    return part * width + chosen.argmax(dim=1, keepdim=True)
+
+
+def pick(parts: Tensor, part: Tensor) -> Tensor:
+    """ONNX `GatherND` by rows: parts [B, P, W], part [B, 1] -> [B, W]."""
+    shape = (parts.shape[0], parts.shape[2])
+    return symbolic("GatherND", (parts, part), attrs={"batch_dims": 1}, dtype=parts.dtype, shape=shape)
+
+
+def pick_one(values: Tensor, place: Tensor) -> Tensor:
+    """ONNX `GatherND` by rows: values [B, V], place [B, 1] -> [B]."""
+    return symbolic("GatherND", (values, place), attrs={"batch_dims": 1}, dtype=values.dtype, shape=place.shape[:1])
+
+
+def part_width(vocabulary: int) -> int:
+    """The divisor of `vocabulary` that is nearest to its square root."""
+    return min((w for w in range(1, vocabulary + 1) if vocabulary % w == 0), key=lambda w: abs(w * w - vocabulary))

@@ -37,6 +37,9 @@ T = TypeVar("T")
 TRACE_SIZES = {"batch": 2, "source": 7, "capacity": 5}
 """All above 1 and unequal: a size of 1, or two equal ones, could be mistaken for a constant of the model."""
 
+DTYPES = {"int64": torch.int64, "float32": torch.float32, "float16": torch.float16, "bool": torch.bool}
+"""PyTorch's names for the types of `export.graphs`."""
+
 INLINE_BYTES = 1024
 """Smaller tensors, such as the constants of a reshape, stay within the graph."""
 
@@ -72,7 +75,7 @@ def write_graphs(
     weights = WeightsFile(folder / WEIGHTS_FILE)
     encoder, decoder = encoder_spec(size), decoder_spec(size, logits)
     caches = 2 * size.decoder_layers
-    parts = (1, 1, 1, caches, caches)
+    parts = (1, 1, 1, 1, caches, caches)
     for name, module, spec, groups in (
         (ENCODER_FILE, EncoderGraph(model), encoder, (1, 1)),
         (DECODER_FILE, DecoderGraph(model, rules, logits), decoder, parts),
@@ -125,7 +128,7 @@ def _trace(module: nn.Module, spec: GraphSpec, groups: tuple[int, ...], sizes: M
 
 def _example(tensor: TensorSpec, sizes: Mapping[str, int]) -> Tensor:
     shape = bind_axes(tensor, sizes)
-    return torch.zeros(shape) if tensor.dtype == "float32" else torch.ones(shape, dtype=torch.int64)
+    return torch.ones(shape, dtype=DTYPES[tensor.dtype])
 
 
 def _grouped(values: Iterable[T], groups: Iterable[int]) -> Iterator[T | list[T]]:

@@ -133,6 +133,7 @@ class GraphDecoder:
                 "token": np.array(tokens)[:, None],
                 "position": np.full(len(sources), position),
                 "source_lengths": lengths,
+                "scored": np.array(True),
             }
             found = _run(self._decoder, self._decoder_spec, feeds | cross | caches, sizes)
             caches = {name: found.pop(updated(name)) for name in caches}

@@ -8,13 +8,13 @@ from numpy.typing import NDArray
 from dragoman.export.graphs import padded_width
 
 
-def ladder(limit: int, first: int = 32) -> tuple[int, ...]:
-    """Capacities that double from `first`; the last is the smallest width that holds `limit`."""
-    rungs = []
-    while first < limit:
-        rungs.append(first)
-        first *= 2
-    return (*rungs, padded_width(limit))
+def ladder(limit: int) -> tuple[int, ...]:
+    """Capacities from 16 on, each half as large again or twice as large; the last is the smallest width that holds `limit`.
+
+    A step works over the whole capacity, so the rungs are close; growing copies, so they are few.
+    """
+    steps = sorted({power * part // 2 for power in (16 << shift for shift in range(32)) for part in (2, 3)})
+    return (*(capacity for capacity in steps if capacity < limit), padded_width(limit))
 
 
 def rung(rungs: Sequence[int], needed: int) -> int:
@@ -63,14 +63,18 @@ class SlotCache:
         self._allocate(self._rungs[0])
         return True
 
-    def reserve(self, positions: int, rows: int) -> bool:
-        """Grow so that each slot holds `positions`; the first `rows` slots keep what they hold. True if it grew."""
-        if positions <= self.capacity:
+    def fit(self, positions: int, rows: int) -> bool:
+        """Hold `positions` in each slot: grow as soon as they are more, shrink when half as many would do.
+
+        The first `rows` slots keep what they hold. True if the arrays are others than before.
+        """
+        capacity = rung(self._rungs, positions)
+        if capacity <= self.capacity < 2 * capacity:
             return False
-        before, held = self.arrays, self.capacity
-        self._allocate(rung(self._rungs, positions))
+        before, held = self.arrays, min(self.capacity, capacity)
+        self._allocate(capacity)
         for name, array in self.arrays.items():
-            array[:rows, :, :held] = before[name][:rows]
+            array[:rows, :, :held] = before[name][:rows, :, :held]
         return True
 
     def move(self, source: int, target: int) -> None:

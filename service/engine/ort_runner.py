@@ -78,18 +78,18 @@ class OrtRunner:
         names = self._encoder_outputs[1:]
         encoded = self._encode(sources, names)
         width = encoded[0].shape[2]
-        if self._cross.reserve(width, first_row):
-            self._bound_rows = 0
         rows = slice(first_row, first_row + len(sources))
+        self._lengths[rows] = [len(source) for source in sources]
+        if self._cross.fit(int(self._lengths[: rows.stop].max()), first_row):
+            self._bound_rows = 0
         for name, values in zip(names, encoded, strict=True):
             self._cross.arrays[name][rows, :, :width] = values
-        self._lengths[rows] = [len(source) for source in sources]
 
     def step(self, rows: Sequence[RowInput]) -> list[Step]:
         """See `Runner`."""
         count = len(rows)
         positions = [row.position for row in rows]
-        if self._past.reserve(max(positions) + 1, count):
+        if self._past.fit(max(positions) + 1, count):
             self._bound_rows = 0
         if count != self._bound_rows:
             self._bind(count)
@@ -166,6 +166,7 @@ def _small_buffers(rows: int) -> dict[str, NDArray[np.float32] | NDArray[np.int6
         "token": np.zeros((rows, 1), np.int64),
         "position": np.zeros(rows, np.int64),
         "source_lengths": np.zeros(rows, np.int64),
+        "scored": np.zeros((), np.bool_),
         "next_token": np.zeros((rows, 1), np.int64),
         "log_prob": np.zeros(rows, np.float32),
     }

@@ -61,7 +61,7 @@ def test_logits_equal_pytorch_at_every_size(name: str, bundle: Bundle, tmp_path:
                 with torch.no_grad():
                     right = model(ids, lengths, fed)[..., allowed].numpy()
                 found = np.stack([step["logits"] for step in decoder.force(sources, targets)], axis=1)[..., allowed]
-                assert np.abs(found - right).max() < 1e-4, (batch, width, target)
+                assert np.abs(found - right).max() < 5e-4, (batch, width, target)
 
 
 def test_a_suppressed_token_has_no_chance_in_the_graph(bundle: Bundle, tmp_path: Path) -> None:

@@ -1,0 +1,63 @@
+"""Slots that grow and shrink with what the rows need."""
+
+import numpy as np
+import pytest
+
+from dragoman.service.engine.cache import SlotCache, ladder, rung
+
+
+def cache(limit: int = 200) -> SlotCache:
+    return SlotCache(["key", "value"], slots=4, heads=2, head_width=3, limit=limit)
+
+
+def test_rungs_are_close_and_end_at_the_limit() -> None:
+    assert ladder(200) == (16, 24, 32, 48, 64, 96, 128, 192, 200)
+    assert ladder(256)[-2:] == (192, 256)
+    assert ladder(5) == (8,)
+
+
+@pytest.mark.parametrize("limit", [1, 16, 17, 100, 1024])
+def test_every_rung_is_a_width_that_is_exact(limit: int) -> None:
+    assert all(capacity % 8 == 0 for capacity in ladder(limit))
+    assert rung(ladder(limit), limit) >= limit
+
+
+def test_more_than_the_limit_is_an_error_that_names_it() -> None:
+    with pytest.raises(ValueError, match="201 positions are needed, the most is 200"):
+        rung(ladder(200), 201)
+
+
+def test_what_the_rows_hold_survives_growth_and_the_rest_is_zero() -> None:
+    slots = cache()
+    slots.arrays["key"][:] = 7.0
+    assert slots.fit(17, rows=2)
+    assert slots.capacity == 24
+    assert (slots.arrays["key"][:2, :, :16] == 7.0).all()
+    assert not slots.arrays["key"][:2, :, 16:].any()
+    assert not slots.arrays["key"][2:].any()
+
+
+def test_capacity_shrinks_under_load_when_half_would_do() -> None:
+    """One long text must not slow all that come after it, on a server that is never idle."""
+    slots = cache()
+    slots.fit(190, rows=1)
+    assert not slots.fit(97, rows=2), "128 is more than half of 192"
+    slots.arrays["value"][0, :, :20] = 5.0
+    assert slots.fit(20, rows=1)
+    assert slots.capacity == 24
+    assert (slots.arrays["value"][0, :, :20] == 5.0).all()
+
+
+def test_capacity_does_not_flutter() -> None:
+    slots = cache()
+    slots.fit(24, rows=1)
+    changes = [slots.fit(needed, rows=1) for needed in (16, 24, 15, 24, 13, 22)]
+    assert not any(changes)
+
+
+def test_memory_follows_the_capacity() -> None:
+    slots = cache()
+    small = slots.nbytes
+    slots.fit(64, rows=0)
+    assert slots.nbytes == 4 * small
+    assert slots.bytes_per_position == 2 * 2 * 3 * np.dtype(np.float32).itemsize
