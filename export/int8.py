@@ -58,7 +58,9 @@ class Int8Linear(nn.Module):
 def multiply(x: Tensor, weight: Tensor) -> Tensor:
     """x [..., in] within ±127, rounded, times int8 weight [out, in], summed in integers -> float32 [..., out]."""
     if not torch.onnx.is_in_onnx_export():
-        return (x.round().double() @ weight.t().double()).float()
+        # Where no sum can reach 2**24, float32 holds every one exactly, in whatever order it is made.
+        exact = torch.float32 if LEVELS**2 * weight.shape[1] < 2**24 else torch.float64
+        return (x.round().to(exact) @ weight.t().to(exact)).float()
     zero_point = torch.tensor(ZERO_POINT, dtype=torch.uint8)
     quantized = symbolic("QuantizeLinear", (x, torch.tensor(1.0), zero_point), dtype=torch.uint8, shape=x.shape)
     shape = (*x.shape[:-1], weight.shape[0])

@@ -49,9 +49,13 @@ def test_a_row_of_zeros_gives_the_bias() -> None:
     assert linear(torch.zeros(1, 4)).tolist() == [[1.0, 2.0, 3.0]]
 
 
-def test_sums_are_those_of_integers() -> None:
-    x = torch.full((1, 4096), 127.0)
-    assert multiply(x, torch.full((1, 4096), 127, dtype=torch.int8)).item() == 127 * 127 * 4096
+@pytest.mark.parametrize("terms", [1040, 1041, 4096])
+def test_sums_are_those_of_integers(terms: int) -> None:
+    """1040 of the largest products are the most that float32 is sure to sum exactly."""
+    weight = torch.full((1, terms), 127, dtype=torch.int8)
+    weight[0, -1] = 126
+    right = 127 * 127 * terms - 127
+    assert multiply(torch.full((1, terms), 127.0), weight).item() == torch.tensor(right).float().item()
 
 
 def test_what_was_tied_stays_tied() -> None:
