@@ -6,32 +6,43 @@ VENV ?= .venv
 TORCH_INDEX ?=
 
 BIN := $(VENV)/bin
+# Two stamps of one environment: what serves is in it; all is in it.
+SERVING := $(VENV)/.serving
 INSTALLED := $(VENV)/.installed
-CHECKPOINT := model/pretrained/en-fr
-BUNDLE := build/bundle/en-fr
-# The sentences that the export is proven on.
-TEXTS := benchmarks/data/tatoeba.tsv
-MANIFEST := $(BUNDLE)/manifest.json
+SOURCES := pyproject.toml setup.py $(wildcard protos/dragoman/v1/*.proto)
 
-.PHONY: help install serve test check lint types bench wheel wheel-test clean
+CHECKPOINT := model/pretrained/en-fr
+# What is served, in int8; it lies in the repository.
+BUNDLE := model/pretrained/en-fr-int8
+# The same model in float32, for the tests.
+FLOAT32 := build/bundle/en-fr
+# The sentences that an export is proven on.
+TEXTS := benchmarks/data/tatoeba.tsv
+
+.PHONY: help install serve test check lint types bundle bench wheel wheel-test clean
 
 help: ## List these targets.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 12
 
 install: $(INSTALLED) ## Install everything into .venv, from the source tree, and generate the gRPC code.
 
-$(INSTALLED): pyproject.toml setup.py $(wildcard protos/dragoman/v1/*.proto)
+$(INSTALLED): $(SOURCES)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install $(TORCH_INDEX:%=--extra-index-url %) --editable '.[cpu,export,train,dev]'
+	touch $(SERVING) $@
+
+$(SERVING): $(SOURCES)
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --editable '.[cpu]'
 	touch $@
 
-$(MANIFEST): $(wildcard $(CHECKPOINT)/* export/*.py) | $(INSTALLED)
-	$(BIN)/dragoman export --force --texts $(TEXTS) $(CHECKPOINT) $(BUNDLE)
-
-serve: $(INSTALLED) $(MANIFEST) ## Serve the shipped model on 127.0.0.1:50051, with metrics on port 9464.
+serve: $(SERVING) ## Serve the shipped model on 127.0.0.1:50051, with metrics on port 9464; needs no PyTorch.
 	$(BIN)/dragoman serve $(BUNDLE)
 
-test: $(INSTALLED) $(MANIFEST) ## Run all tests.
+$(FLOAT32)/manifest.json: $(wildcard $(CHECKPOINT)/* export/*.py) | $(INSTALLED)
+	$(BIN)/dragoman export --force --texts $(TEXTS) $(CHECKPOINT) $(FLOAT32)
+
+test: $(INSTALLED) $(FLOAT32)/manifest.json ## Run all tests.
 	$(BIN)/pytest
 
 check: lint types ## Run the linters and the type checker.
@@ -52,11 +63,18 @@ bench: $(INSTALLED) ## Measure beside CTranslate2, in an environment of its own;
 	build/peers/bin/pip install --quiet $(TORCH_INDEX:%=--extra-index-url %) --editable '.[cpu,export]' ctranslate2==4.8.5
 	build/peers/bin/python -m benchmarks.steps
 
+# Not straight into its place: there the export would need --force, which accepts any loss of precision.
+bundle: $(INSTALLED) ## Export the bundle that is served anew from the shipped checkpoint.
+	rm -rf build/bundle/$(notdir $(BUNDLE))
+	$(BIN)/dragoman export --precision int8 --texts $(TEXTS) $(CHECKPOINT) build/bundle/$(notdir $(BUNDLE))
+	rm -rf $(BUNDLE)
+	mv build/bundle/$(notdir $(BUNDLE)) $(BUNDLE)
+
 wheel: $(INSTALLED) ## Build the source archive, and out of it the wheel, into dist.
 	rm -rf dist
 	$(BIN)/python -m build
 
-wheel-test: wheel $(MANIFEST) ## Install the wheel alone, without torch, and translate through it.
+wheel-test: wheel ## Install the wheel alone, without torch, and translate through it.
 	PYTHON=$(PYTHON) .ci/wheel-test dist/*.whl $(BUNDLE)
 
 clean: ## Remove everything that the other targets made.

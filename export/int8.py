@@ -70,8 +70,10 @@ def multiply(x: Tensor, step: Tensor, weight: Tensor, positive: bool) -> Tensor:
     x [..., in], step [..., 1] -> [..., out]. Where `step` is 0 so is x, and any finite result will do.
     """
     if not torch.onnx.is_in_onnx_export():
-        rounded = (x / step).nan_to_num(0.0).round()
-        return (rounded.double() @ weight.t().double()).float()
+        # Where no sum can reach 2**24, float32 holds every one exactly, in whatever order it is made.
+        largest = (POSITIVE_LEVELS if positive else LEVELS) * LEVELS * weight.shape[1]
+        exact = torch.float32 if largest < 2**24 else torch.float64
+        return ((x / step).nan_to_num(0.0).round().to(exact) @ weight.t().to(exact)).float()
     # One block a row, so that a row has its own scale.
     blocks = {"axis": x.dim() - 1, "block_size": x.shape[-1]}
     shape = (*x.shape[:-1], weight.shape[0])

@@ -1,12 +1,11 @@
-"""The model as the two graphs see it: no padding in the encoder's products, and one decoder step with its cache passed
-in and out.
+"""The model as the two graphs see it: an encoder without padding, and one decoder step with its cache passed in and out.
 
 Layers and weights are the model's own. What differs is how attention comes by its keys and values: the encoder works on
 the real tokens alone, one after the other, and spreads them over padded rows only to attend; a step writes its own keys
 and values into a cache by the ONNX operator `TensorScatter`, in place where input and output share memory.
 
-Attention itself is spelled out in products and a softmax. ONNX has an operator for it, which takes lengths in place of a
-mask; on the CPU it is up to twice as slow for the single query of a step.
+Attention itself is spelled out in products and a softmax. ONNX has an operator for it, which takes lengths in place of
+a mask; on the CPU it is up to twice as slow for the single query of a step.
 
 Letters: B batch, S source, N real tokens of all sources, C capacity of a cache, H heads, K head width, D model,
 V vocabulary.

@@ -9,7 +9,7 @@ from dragoman.export.graphs import padded_width
 
 
 def ladder(limit: int) -> tuple[int, ...]:
-    """Capacities from 16 on, each half as large again or twice as large; the last is the smallest width that holds `limit`.
+    """Capacities from 16 on, by halves and doubles; the last is the smallest width that holds `limit`.
 
     A step works over the whole capacity, so the rungs are close; growing copies, so they are few.
     """

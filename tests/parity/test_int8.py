@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import onnx
@@ -49,9 +50,30 @@ def test_a_row_of_zeros_gives_the_bias() -> None:
     assert linear(torch.zeros(1, 4)).tolist() == [[1.0, 2.0, 3.0]]
 
 
-def test_sums_are_those_of_integers() -> None:
-    x = torch.full((1, 4096), 127.0)
-    assert multiply(x, torch.full((1, 4096), 127, dtype=torch.int8)).item() == 127 * 127 * 4096
+@pytest.mark.parametrize("terms", [1040, 1041, 4096])
+def test_an_input_that_is_never_negative_has_twice_as_many_levels() -> None:
+    table = quantize_rows(torch.eye(2))
+    x = torch.tensor([[0.0, 1.0], [0.3, 0.1]])
+    fine = (Int8Linear(table, None, positive=True)(x) - x).abs().max()
+    coarse = (Int8Linear(table, None)(x) - x).abs().max()
+    assert fine <= 0.3 / 510 + 1e-7 < coarse
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+def test_only_what_follows_relu_is_taken_for_never_negative(activation: Literal["relu", "gelu"]) -> None:
+    model = quantize(random_model(dataclasses.replace(TINY, activation=activation)))
+    positive = {name for name, module in model.named_modules() if isinstance(module, Int8Linear) and module.positive}
+    outer = {name for name, _ in model.named_modules() if name.endswith("feed_forward.outer")}
+    assert positive == (outer if activation == "relu" else set())
+
+
+def test_sums_are_those_of_integers(terms: int) -> None:
+    """1040 of the largest products are the most that float32 is sure to sum exactly."""
+    weight = torch.full((1, terms), 127, dtype=torch.int8)
+    weight[0, -1] = 126
+    right = torch.tensor(127 * 127 * terms - 127).float()
+    x, step = torch.full((1, terms), 127.0), torch.ones(1, 1)
+    assert multiply(x, step, weight, positive=False).item() == right
 
 
 def test_what_was_tied_stays_tied() -> None:
