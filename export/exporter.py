@@ -28,6 +28,7 @@ from dragoman.export.bundle import (
     open_bundle,
     write_manifest,
 )
+from dragoman.export.half import halve
 from dragoman.export.int8 import quantize
 from dragoman.export.onnx_files import dimensions_of, write_graphs, write_product
 from dragoman.export.precision import TOLERANCES, Precision
@@ -91,8 +92,10 @@ def _fill(folder: Path, checkpoint: Checkpoint, options: ExportOptions, progress
     if options.precision == "int8":
         reference = replace(checkpoint, model=quantize(checkpoint.model))
         write_product(folder)
+    elif options.precision == "float16":
+        reference = replace(checkpoint, model=halve(checkpoint.model))
     progress("graphs")
-    write_graphs(folder, reference.model, reference.config.decoding)
+    write_graphs(folder, reference.model, reference.config.decoding, precision=options.precision)
 
     progress("reference answers")
     texts = options.texts or made_up_texts(checkpoint.tokenizer)

@@ -15,11 +15,15 @@ import torch
 from torch import Tensor, nn
 from torch.onnx.ops import symbolic
 
+from dragoman.export.half import HalfLinear, WideLinear, join_halves
 from dragoman.export.int8 import Int8Linear
 from dragoman.model.config import DecodingRules
 from dragoman.model.transformer import DecoderLayer, EncoderLayer, MultiHeadAttention, Transformer
 
-LinearMap = nn.Linear | Int8Linear
+LinearMap = nn.Linear | Int8Linear | HalfLinear | WideLinear
+
+FLOAT = 1
+"""ONNX's number for float32."""
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, lengths: Tensor) -> Tensor:
@@ -28,6 +32,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, lengths: Tensor) -> Tensor
     return symbolic(
         "Attention",
         (query, key, value, no_mask, *no_past, lengths),
+        attrs={"softmax_precision": FLOAT} if query.dtype == torch.float16 else {},
         dtype=query.dtype,
         shape=query.shape,
         version=1,
@@ -48,6 +53,8 @@ def scatter(cache: Tensor, update: Tensor, position: Tensor) -> Tensor:
 
 def join(maps: Sequence[LinearMap]) -> LinearMap:
     """One linear map that gives what `maps` give, side by side: one product in place of several."""
+    if isinstance(maps[0], HalfLinear):
+        return join_halves([cast(HalfLinear, each) for each in maps])
     weight = fixed(torch.cat([each.weight for each in maps]))
     bias = fixed(torch.cat([cast(Tensor, each.bias) for each in maps]))
     if isinstance(maps[0], Int8Linear):
@@ -60,6 +67,8 @@ def add_bias(found: LinearMap, more: Tensor) -> LinearMap:
     bias = fixed(more if found.bias is None else found.bias + more)
     if isinstance(found, Int8Linear):
         return Int8Linear((found.weight, found.scale), bias)
+    if isinstance(found, WideLinear):
+        return WideLinear((found.weight, found.exponent), bias)
     return linear(cast(nn.Parameter, found.weight), bias)
 
 

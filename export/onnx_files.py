@@ -28,6 +28,7 @@ from dragoman.export.graphs import (
     encoder_spec,
 )
 from dragoman.export.modules import DecoderGraph, EncoderGraph
+from dragoman.export.precision import Precision
 from dragoman.export.verify import PRODUCT_TERMS
 from dragoman.model.config import DecodingRules, TransformerConfig
 from dragoman.model.transformer import Transformer
@@ -61,16 +62,17 @@ def write_graphs(
     model: Transformer,
     rules: DecodingRules,
     *,
+    precision: Precision = "float32",
     logits: bool = False,
     trace_sizes: Mapping[str, int] = TRACE_SIZES,
 ) -> None:
     """Export the model into `folder`: both graphs, and one file of weights that they share.
 
-    With `logits` the decoder gives them out as well, beside its choice.
+    The model is already in `precision`. With `logits` the decoder gives them out as well, beside its choice.
     """
     size = dimensions_of(model.config)
     weights = WeightsFile(folder / WEIGHTS_FILE)
-    encoder, decoder = encoder_spec(size), decoder_spec(size, logits)
+    encoder, decoder = encoder_spec(size, precision), decoder_spec(size, precision, logits)
     caches = 2 * size.decoder_layers
     parts = (1, 1, 1, caches, caches)
     for name, module, spec, groups in (
@@ -125,7 +127,7 @@ def _trace(module: nn.Module, spec: GraphSpec, groups: tuple[int, ...], sizes: M
 
 def _example(tensor: TensorSpec, sizes: Mapping[str, int]) -> Tensor:
     shape = bind_axes(tensor, sizes)
-    return torch.zeros(shape) if tensor.dtype == "float32" else torch.ones(shape, dtype=torch.int64)
+    return torch.ones(shape, dtype=getattr(torch, tensor.dtype))
 
 
 def _grouped(values: Iterable[T], groups: Iterable[int]) -> Iterator[T | list[T]]:

@@ -77,8 +77,9 @@ class GraphDecoder:
             for name in (ENCODER_FILE, DECODER_FILE)
         )
         self._rules = bundle.manifest.decoding
-        self._encoder_spec = encoder_spec(bundle.manifest.dimensions)
-        self._decoder_spec = decoder_spec(bundle.manifest.dimensions, logits)
+        size, precision = bundle.manifest.dimensions, bundle.manifest.precision
+        self._encoder_spec = encoder_spec(size, precision)
+        self._decoder_spec = decoder_spec(size, precision, logits)
 
     def encode(self, sources: Sequence[Sequence[int]]) -> Arrays:
         """The encoder's outputs by name, for sources padded to one width."""
@@ -121,7 +122,7 @@ class GraphDecoder:
         width = padded_width(int(lengths.max()))
         sizes = {"batch": len(sources), "source": width, "capacity": padded_width(capacity)}
         caches = {
-            spec.name: np.zeros(bind_axes(spec, sizes), np.float32)
+            spec.name: np.zeros(bind_axes(spec, sizes), spec.dtype)
             for spec in self._decoder_spec.inputs
             if "capacity" in spec.axes
         }
