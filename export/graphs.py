@@ -93,7 +93,7 @@ def updated(name: str) -> str:
 
 
 def held_dtype(precision: Precision) -> DType:
-    """The type of all keys and values, cached or crossed; whatever else is not whole numbers is float32."""
+    """The type of keys and values, of self-attention as of cross-attention; all else with a fraction is float32."""
     return "float16" if precision == "float16" else "float32"
 
 
