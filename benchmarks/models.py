@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from dragoman.export.bundle import Bundle, Manifest
-from dragoman.export.int8 import quantize
+from dragoman.export.exporter import REDUCED
 from dragoman.export.onnx_files import dimensions_of, write_graphs, write_product
 from dragoman.export.precision import Precision
 from dragoman.model.config import DecodingRules, TransformerConfig
@@ -27,7 +27,8 @@ def opus_shape() -> Transformer:
 def write_bundle(folder: Path, model: Transformer, rules: DecodingRules, precision: Precision) -> Bundle:
     """Export without proof, for measurements alone: what is written is no whole bundle, but the engine runs it."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_graphs(folder, quantize(model) if precision == "int8" else model, rules)
+    reduced = REDUCED[precision](model) if precision in REDUCED else model
+    write_graphs(folder, reduced, rules, precision=precision)
     if precision == "int8":
         write_product(folder)
     manifest = Manifest(

@@ -24,7 +24,8 @@ STAGES = 10
     type=click.Choice(get_args(Precision)),
     default="float32",
     show_default=True,
-    help="int8: a quarter of the size, faster on the CPU, still exact at any batch; what it loses is measured.",
+    help="int8: a quarter of the size, faster on the CPU, still exact at any batch. float16: half the size, for CUDA, "
+    "slow on the CPU. What either loses is measured.",
 )
 @click.option("--force", is_flag=True, help="Replace BUNDLE if it exists, and accept any loss of a reduced precision.")
 @click.option(

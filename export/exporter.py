@@ -5,7 +5,7 @@ import platform
 import random
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -28,6 +28,7 @@ from dragoman.export.bundle import (
     open_bundle,
     write_manifest,
 )
+from dragoman.export.half import halve
 from dragoman.export.int8 import quantize
 from dragoman.export.onnx_files import dimensions_of, write_graphs, write_product
 from dragoman.export.precision import TOLERANCES, Precision
@@ -38,6 +39,10 @@ from dragoman.model.checkpoint import Checkpoint, load_checkpoint, own_weights
 from dragoman.model.folders import replacing
 from dragoman.model.processor import processor_flags
 from dragoman.model.tokenizer import SentencePieceTokenizer
+from dragoman.model.transformer import Transformer
+
+REDUCED: dict[Precision, Callable[[Transformer], Transformer]] = {"int8": quantize, "float16": halve}
+"""How a model is brought from float32 to another precision."""
 
 GOLDEN_TEXTS = 64
 """The fewest texts of a golden.json, unless the sample holds fewer."""
@@ -88,11 +93,12 @@ def _check_target(folder: Path, force: bool) -> None:
 def _fill(folder: Path, checkpoint: Checkpoint, options: ExportOptions, progress: Progress) -> Proof:
     """Write all that a bundle holds but its tokenizer, proven."""
     reference = checkpoint
+    if options.precision in REDUCED:
+        reference = replace(checkpoint, model=REDUCED[options.precision](checkpoint.model))
     if options.precision == "int8":
-        reference = replace(checkpoint, model=quantize(checkpoint.model))
         write_product(folder)
     progress("graphs")
-    write_graphs(folder, reference.model, reference.config.decoding)
+    write_graphs(folder, reference.model, reference.config.decoding, precision=options.precision)
 
     progress("reference answers")
     texts = options.texts or made_up_texts(checkpoint.tokenizer)

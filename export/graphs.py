@@ -11,6 +11,8 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass as checked_dataclass
 
+from dragoman.export.precision import Precision
+
 OPSET = 24
 """The version of the standard ONNX operators that the graphs are made of."""
 
@@ -40,12 +42,15 @@ class Dimensions:
     target_vocabulary: Annotated[int, Field(ge=1)]
 
 
+DType = Literal["int64", "float32", "float16", "bool"]
+
+
 @dataclass(frozen=True)
 class TensorSpec:
     """One input or output of a graph."""
 
     name: str
-    dtype: Literal["int64", "float32", "float16", "bool"]
+    dtype: DType
     axes: tuple[Axis, ...]
 
 
@@ -87,12 +92,18 @@ def updated(name: str) -> str:
     return f"{name}.out"
 
 
-def encoder_spec(size: Dimensions) -> GraphSpec:
+def held_dtype(precision: Precision) -> DType:
+    """The type of keys and values, of self-attention as of cross-attention; all else with a fraction is float32."""
+    return "float16" if precision == "float16" else "float32"
+
+
+def encoder_spec(size: Dimensions, precision: Precision) -> GraphSpec:
     """The encoder, with the cross keys and values of every decoder layer computed once a source.
 
     input_ids [batch, source] and source_lengths [batch] -> hidden [batch, source, model] and, per decoder layer,
     cross_key, cross_value [batch, heads, source, head]. Beyond a row's length they mean nothing.
     """
+    held = held_dtype(precision)
     cross = ("batch", size.heads, "source", size.head_width)
     return GraphSpec(
         inputs=(
@@ -102,7 +113,7 @@ def encoder_spec(size: Dimensions) -> GraphSpec:
         outputs=(
             TensorSpec("hidden", "float32", ("batch", "source", size.d_model)),
             *(
-                TensorSpec(name(layer), "float32", cross)
+                TensorSpec(name(layer), held, cross)
                 for layer in range(size.decoder_layers)
                 for name in (cross_key, cross_value)
             ),
@@ -110,7 +121,7 @@ def encoder_spec(size: Dimensions) -> GraphSpec:
     )
 
 
-def decoder_spec(size: Dimensions, logits: bool) -> GraphSpec:
+def decoder_spec(size: Dimensions, precision: Precision, logits: bool) -> GraphSpec:
     """One step of the decoder for each row of the batch.
 
     `token` [batch, 1] is each row's last token and `position` [batch] how many came before it in its row; its keys and
@@ -119,6 +130,7 @@ def decoder_spec(size: Dimensions, logits: bool) -> GraphSpec:
     for at export. `log_prob` is the token's natural log-probability where `scored` is true. That takes a pass over
     the vocabulary, so where it is false `log_prob` is the bare logit, which is as finite.
     """
+    held = held_dtype(precision)
     cross = ("batch", size.heads, "source", size.head_width)
     cache = ("batch", size.heads, "capacity", size.head_width)
     layers = range(size.decoder_layers)
@@ -129,14 +141,14 @@ def decoder_spec(size: Dimensions, logits: bool) -> GraphSpec:
             TensorSpec("position", "int64", ("batch",)),
             TensorSpec("source_lengths", "int64", ("batch",)),
             TensorSpec("scored", "bool", ()),
-            *(TensorSpec(name(layer), "float32", cross) for layer in layers for name in (cross_key, cross_value)),
-            *(TensorSpec(name, "float32", cache) for name in caches),
+            *(TensorSpec(name(layer), held, cross) for layer in layers for name in (cross_key, cross_value)),
+            *(TensorSpec(name, held, cache) for name in caches),
         ),
         outputs=(
             TensorSpec("next_token", "int64", ("batch", 1)),
             TensorSpec("log_prob", "float32", ("batch",)),
             *((TensorSpec("logits", "float32", ("batch", size.target_vocabulary)),) if logits else ()),
-            *(TensorSpec(updated(name), "float32", cache) for name in caches),
+            *(TensorSpec(updated(name), held, cache) for name in caches),
         ),
     )
 

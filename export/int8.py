@@ -14,6 +14,7 @@ In PyTorch the modules here compute the same, so that the quantized model is its
 """
 
 import copy
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +34,9 @@ ZERO_POINT = 128
 SMALLEST_PEAK = 1e-10
 """A row of weights that are all zero has no scale; this one gives zeros again."""
 
+
+Attribute = int | float | str | bool | Sequence[int] | Sequence[float] | Sequence[str] | Sequence[bool]
+"""What an attribute of an ONNX node may be."""
 
 Table = tuple[nn.Parameter, nn.Parameter]
 """Weights int8 [out, in], and their scale [out]; of an embedding, [V, D] and [V]."""
@@ -75,7 +79,7 @@ def multiply(x: Tensor, step: Tensor, weight: Tensor, positive: bool) -> Tensor:
         exact = torch.float32 if largest < 2**24 else torch.float64
         return ((x / step).nan_to_num(0.0).round().to(exact) @ weight.t().to(exact)).float()
     # One block a row, so that a row has its own scale.
-    blocks = {"axis": x.dim() - 1, "block_size": x.shape[-1]}
+    blocks: dict[str, Attribute] = {"axis": x.dim() - 1, "block_size": x.shape[-1]}
     shape = (*x.shape[:-1], weight.shape[0])
     if positive:
         quantized = symbolic("QuantizeLinear", (x, step), attrs=blocks, dtype=torch.uint8, shape=x.shape)

@@ -1,4 +1,4 @@
-"""The model as the two graphs see it: an encoder without padding, and one decoder step with its cache passed in and out.
+"""The model as the two graphs see it: an encoder without padding, and a step with its cache passed in and out.
 
 Layers and weights are the model's own. What differs is how attention comes by its keys and values: the encoder works on
 the real tokens alone, one after the other, and spreads them over padded rows only to attend; a step writes its own keys
@@ -12,6 +12,7 @@ V vocabulary.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import cast
 
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.onnx.ops import symbolic
 
+from dragoman.export.half import HalfLinear, WideLinear, join_halves
 from dragoman.export.int8 import Int8Linear
 from dragoman.model.config import DecodingRules
 from dragoman.model.transformer import (
@@ -31,18 +33,42 @@ from dragoman.model.transformer import (
     lengths_to_visible,
 )
 
-LinearMap = nn.Linear | Int8Linear
+LinearMap = nn.Linear | Int8Linear | HalfLinear | WideLinear
+
+FLOAT = 1
+"""ONNX's number for float32."""
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
-    """Scaled query [B, H, T, K] over key, value [B, H, S, K], `mask` [B, 1, 1, S] added -> [B, H, T, K]."""
-    weights = (query @ key.transpose(2, 3) + mask).softmax(dim=-1)
-    return weights @ value
+@dataclass(frozen=True)
+class Visible:
+    """The positions that each row may attend to: the first `lengths` [B]."""
+
+    lengths: Tensor
+    mask: Tensor
+    """What is added to a row's scores, [B, 1, 1, S]."""
 
 
-def mask_of(lengths: Tensor, width: int) -> Tensor:
-    """What is added to the scores of `width` positions, of which the first `lengths` [B] count: [B, 1, 1, width]."""
-    return torch.where(torch.arange(width) < lengths.reshape(-1, 1, 1, 1), 0.0, MASKED)
+def first(lengths: Tensor, width: int) -> Visible:
+    """The first `lengths` [B] of `width` positions."""
+    return Visible(lengths, torch.where(torch.arange(width) < lengths.reshape(-1, 1, 1, 1), 0.0, MASKED))
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, visible: Visible) -> Tensor:
+    """Scaled query [B, H, T, K] over key, value [B, H, S, K] -> [B, H, T, K].
+
+    In float16, which is for CUDA, by ONNX's `Attention`: it has kernels of its own there, and scales by itself.
+    """
+    if query.dtype != torch.float16:
+        return (query @ key.transpose(2, 3) + visible.mask).softmax(dim=-1) @ value
+    no_mask, no_past = None, (None, None)
+    return symbolic(
+        "Attention",
+        (query, key, value, no_mask, *no_past, visible.lengths),
+        attrs={"softmax_precision": FLOAT},
+        dtype=query.dtype,
+        shape=query.shape,
+        version=1,
+    )
 
 
 def scatter(cache: Tensor, update: Tensor, position: Tensor) -> Tensor:
@@ -59,6 +85,8 @@ def scatter(cache: Tensor, update: Tensor, position: Tensor) -> Tensor:
 
 def scaled(query: LinearMap, head_width: int) -> LinearMap:
     """The map to queries with the scale of their products (§3.2.1) in its weights, where it costs nothing."""
+    if isinstance(query, HalfLinear):
+        return query  # `Attention` scales
     factor = head_width**-0.5
     bias = fixed(cast(Tensor, query.bias) * factor)
     if isinstance(query, Int8Linear):
@@ -68,6 +96,8 @@ def scaled(query: LinearMap, head_width: int) -> LinearMap:
 
 def join(maps: Sequence[LinearMap]) -> LinearMap:
     """One linear map that gives what `maps` give, side by side: one product in place of several."""
+    if isinstance(maps[0], HalfLinear):
+        return join_halves([cast(HalfLinear, each) for each in maps])
     weight = fixed(torch.cat([each.weight for each in maps]))
     bias = fixed(torch.cat([cast(Tensor, each.bias) for each in maps]))
     if isinstance(maps[0], Int8Linear):
@@ -80,6 +110,8 @@ def add_bias(found: LinearMap, more: Tensor) -> LinearMap:
     bias = fixed(more if found.bias is None else found.bias + more)
     if isinstance(found, Int8Linear):
         return Int8Linear((found.weight, found.scale), bias)
+    if isinstance(found, WideLinear):
+        return WideLinear((found.weight, found.exponent), bias)
     return linear(cast(nn.Parameter, found.weight), bias)
 
 
@@ -127,8 +159,8 @@ class Packing:
         """[1, N, P·H·K] -> P times [B, H, S, K]."""
         heads = len(self._heads)
         rows = x.unflatten(-1, (parts * heads, -1)).flatten(0, 2)  # [N·P·H, K]
-        first = self._tokens[:, None] * (parts * heads) + self._heads[:, None]  # [B, H, S]
-        return [functional.embedding(first + part * heads, rows) for part in range(parts)]
+        start = self._tokens[:, None] * (parts * heads) + self._heads[:, None]  # [B, H, S]
+        return [functional.embedding(start + part * heads, rows) for part in range(parts)]
 
 
 class SourceAttention(nn.Module):
@@ -139,10 +171,10 @@ class SourceAttention(nn.Module):
         self.attention = attention
         self.joint = join([scaled(attention.query, head_width), attention.key, attention.value])
 
-    def forward(self, x: Tensor, packing: Packing, mask: Tensor) -> Tensor:
-        """x [1, N, D], mask [B, 1, 1, S] -> [1, N, D]."""
+    def forward(self, x: Tensor, packing: Packing, visible: Visible) -> Tensor:
+        """x [1, N, D] -> [1, N, D]."""
         query, key, value = packing.unpack_heads(self.joint(x), 3)
-        return cast(Tensor, self.attention.output(packing.pack_heads(attend(query, key, value, mask))))
+        return cast(Tensor, self.attention.output(packing.pack_heads(attend(query, key, value, visible))))
 
 
 class CachedAttention(nn.Module):
@@ -153,11 +185,11 @@ class CachedAttention(nn.Module):
         self.attention = attention
         self.joint = join([scaled(attention.query, head_width), attention.key, attention.value])
 
-    def forward(self, x: Tensor, caches: list[Tensor], position: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, caches: list[Tensor], position: Tensor, visible: Visible) -> Tensor:
         """x [B, 1, D] -> [B, 1, D]; in `caches`, key and value [B, H, C, K] are replaced by those carried on."""
         query, key, value = step_heads(self.joint(x), 3 * self.attention.heads).chunk(3, dim=1)
         caches[:] = [scatter(caches[0], key, position), scatter(caches[1], value, position)]
-        return conclude_step(self.attention, attend(query, caches[0], caches[1], mask))
+        return conclude_step(self.attention, attend(query, caches[0], caches[1], visible))
 
 
 class CrossAttention(nn.Module):
@@ -168,9 +200,10 @@ class CrossAttention(nn.Module):
         self.attention = attention
         self.query = scaled(attention.query, head_width)
 
-    def forward(self, x: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
-        """x [B, 1, D]; key, value [B, H, S, K]; mask [B, 1, 1, S] -> [B, 1, D]."""
-        return conclude_step(self.attention, attend(step_heads(self.query(x), self.attention.heads), key, value, mask))
+    def forward(self, x: Tensor, key: Tensor, value: Tensor, visible: Visible) -> Tensor:
+        """x [B, 1, D]; key, value [B, H, S, K] -> [B, 1, D]."""
+        query = step_heads(self.query(x), self.attention.heads)
+        return conclude_step(self.attention, attend(query, key, value, visible))
 
 
 def step_heads(x: Tensor, heads: int) -> Tensor:
@@ -199,10 +232,10 @@ class EncoderGraph(nn.Module):
         """As `export.graphs.encoder_spec` says."""
         config = self.model.config
         packing = Packing(source_lengths, input_ids.shape[1], config.heads)
-        mask = mask_of(source_lengths, input_ids.shape[1])
+        visible = first(source_lengths, input_ids.shape[1])
         x = packing.pack(self.model.source_embedding(input_ids))
         for layer, attention in zip(self.model.encoder, self.attentions, strict=True):
-            x = layer(x, partial(attention, packing=packing, mask=mask))
+            x = layer(x, partial(attention, packing=packing, visible=visible))
         hidden = self.model.encoder_norm(x)
         return (packing.unpack(hidden), *packing.unpack_heads(self.cross(hidden), 2 * config.decoder_layers))
 
@@ -233,14 +266,14 @@ class DecoderGraph(nn.Module):
     ) -> tuple[Tensor, ...]:
         """As `export.graphs.decoder_spec` says; `cross` and `caches` hold a key and a value for each layer in turn."""
         x = self.model.target_embedding(token, position)
-        self_mask = mask_of(position + 1, caches[0].shape[2])
-        cross_mask = mask_of(source_lengths, cross[0].shape[2])
+        so_far = first(position + 1, caches[0].shape[2])
+        source = first(source_lengths, cross[0].shape[2])
         carried: list[Tensor] = []
         for index, layer in enumerate(self.model.decoder):
             key, value = cross[2 * index : 2 * index + 2]
             held = caches[2 * index : 2 * index + 2]
-            attend_self = partial(self.attentions[index], caches=held, position=position, mask=self_mask)
-            x = layer(x, attend_self, partial(self.cross_attentions[index], key=key, value=value, mask=cross_mask))
+            attend_self = partial(self.attentions[index], caches=held, position=position, visible=so_far)
+            x = layer(x, attend_self, partial(self.cross_attentions[index], key=key, value=value, visible=source))
             carried += held
         logits = self.projection(self.model.decoder_norm(x)[:, 0])
         next_token = largest(logits)
@@ -267,8 +300,8 @@ def largest(logits: Tensor) -> Tensor:
     width = part_width(logits.shape[1])
     parts = logits.unflatten(1, (-1, width))  # [B, P, W]
     part = parts.amax(dim=2).argmax(dim=1, keepdim=True)  # [B, 1]
-    chosen = pick(parts, part)  # [B, W]
-    return part * width + chosen.argmax(dim=1, keepdim=True)
+    place = pick(parts, part).argmax(dim=1, keepdim=True)  # [B, 1], within the part
+    return cast(Tensor, part * width + place)
 
 
 def pick(parts: Tensor, part: Tensor) -> Tensor:

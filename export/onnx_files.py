@@ -28,6 +28,7 @@ from dragoman.export.graphs import (
     encoder_spec,
 )
 from dragoman.export.modules import DecoderGraph, EncoderGraph
+from dragoman.export.precision import Precision
 from dragoman.export.verify import PRODUCT_TERMS
 from dragoman.model.config import DecodingRules, TransformerConfig
 from dragoman.model.transformer import Transformer
@@ -36,9 +37,6 @@ T = TypeVar("T")
 
 TRACE_SIZES = {"batch": 2, "source": 7, "capacity": 5}
 """All above 1 and unequal: a size of 1, or two equal ones, could be mistaken for a constant of the model."""
-
-DTYPES = {"int64": torch.int64, "float32": torch.float32, "float16": torch.float16, "bool": torch.bool}
-"""PyTorch's names for the types of `export.graphs`."""
 
 INLINE_BYTES = 1024
 """Smaller tensors, such as the constants of a reshape, stay within the graph."""
@@ -64,16 +62,17 @@ def write_graphs(
     model: Transformer,
     rules: DecodingRules,
     *,
+    precision: Precision = "float32",
     logits: bool = False,
     trace_sizes: Mapping[str, int] = TRACE_SIZES,
 ) -> None:
     """Export the model into `folder`: both graphs, and one file of weights that they share.
 
-    With `logits` the decoder gives them out as well, beside its choice.
+    The model is already in `precision`. With `logits` the decoder gives them out as well, beside its choice.
     """
     size = dimensions_of(model.config)
     weights = WeightsFile(folder / WEIGHTS_FILE)
-    encoder, decoder = encoder_spec(size), decoder_spec(size, logits)
+    encoder, decoder = encoder_spec(size, precision), decoder_spec(size, precision, logits)
     caches = 2 * size.decoder_layers
     parts = (1, 1, 1, 1, caches, caches)
     for name, module, spec, groups in (
@@ -128,7 +127,7 @@ def _trace(module: nn.Module, spec: GraphSpec, groups: tuple[int, ...], sizes: M
 
 def _example(tensor: TensorSpec, sizes: Mapping[str, int]) -> Tensor:
     shape = bind_axes(tensor, sizes)
-    return torch.ones(shape, dtype=DTYPES[tensor.dtype])
+    return torch.ones(shape, dtype=getattr(torch, tensor.dtype))
 
 
 def _grouped(values: Iterable[T], groups: Iterable[int]) -> Iterator[T | list[T]]:

@@ -24,7 +24,7 @@ from dragoman.export.graphs import (
     shape_faults,
 )
 from dragoman.export.onnx_files import write_graphs
-from dragoman.export.precision import LARGEST_DROP, LEAST_AGREEMENT, TOLERANCES, Tolerance
+from dragoman.export.precision import LOSSES, TOLERANCES, Loss, Tolerance
 from dragoman.export.verify import (
     Check,
     Decoded,
@@ -106,7 +106,8 @@ def prove(
     checks.append(check_names_and_axes(bundle))
 
     progress("shapes, states and logits")
-    write_graphs(scratch, reference.model, reference.config.decoding, logits=True)
+    precision = bundle.manifest.precision
+    write_graphs(scratch, reference.model, reference.config.decoding, precision=precision, logits=True)
     with_logits = GraphDecoder(Bundle(scratch, bundle.manifest), threads, logits=True)
     shapes, values, figures["largest_difference"] = check_values(reference, with_logits, tolerance.value)
     checks += [shapes, values]
@@ -129,16 +130,19 @@ def prove(
 
     if float32 is not None:
         progress("loss of precision")
-        loss, figures["loss_of_precision"] = check_loss(with_logits, float32, accept_loss)
+        loss, figures["loss_of_precision"] = check_loss(with_logits, float32, LOSSES[precision], accept_loss)
         checks.append(loss)
     return Proof(tuple(checks), figures)
 
 
 def check_names_and_axes(bundle: Bundle) -> Check:
     """Names, types and axes of both files are those of `export.graphs`, in its order."""
-    size = bundle.manifest.dimensions
+    size, precision = bundle.manifest.dimensions, bundle.manifest.precision
     faults: list[str] = []
-    for name, spec in ((ENCODER_FILE, encoder_spec(size)), (DECODER_FILE, decoder_spec(size, logits=False))):
+    for name, spec in (
+        (ENCODER_FILE, encoder_spec(size, precision)),
+        (DECODER_FILE, decoder_spec(size, precision, logits=False)),
+    ):
         graph = onnx.load(bundle.path(name), load_external_data=False).graph
         faults += [f"{name}: {fault}" for fault in _graph_faults(graph, spec)]
     if faults:
@@ -255,10 +259,10 @@ def check_tokens(found: Sequence[Decoded], sample: Sample, tolerance: Tolerance)
     return Check("greedy tokens", f"{count} texts equal the reference's, {whole / count:.1%} compared whole"), figures
 
 
-def check_loss(decoder: GraphDecoder, float32: Sample, accept: bool) -> tuple[Check, dict[str, Any]]:
+def check_loss(decoder: GraphDecoder, float32: Sample, most: Loss, accept: bool) -> tuple[Check, dict[str, Any]]:
     """What a reduced precision costs: fed with float32's own prefixes, does it choose the same, and how surely.
 
-    `decoder` gives logits. Raises VerificationError beyond the bounds, unless told to accept any loss.
+    `decoder` gives logits. Raises VerificationError beyond the bounds of `most`, unless told to accept any loss.
     """
     agreed: list[bool] = []
     drops: list[float] = []
@@ -273,8 +277,8 @@ def check_loss(decoder: GraphDecoder, float32: Sample, accept: bool) -> tuple[Ch
                     drops.append(output.log_probs[step] - float(log_probs[index, output.tokens[step]]))
     agreement, drop = float(np.mean(agreed)), float(np.mean(drops))
     detail = f"{agreement:.2%} of {len(agreed)} steps choose as float32, mean log-probability drops by {drop:.4f}"
-    if not accept and not (agreement >= LEAST_AGREEMENT and drop <= LARGEST_DROP):
-        bounds = f"the bounds are {LEAST_AGREEMENT:.0%} and {LARGEST_DROP}"
+    if not accept and not (agreement >= most.agreement and drop <= most.drop):
+        bounds = f"the bounds are {most.agreement:.0%} and {most.drop}"
         raise VerificationError(f"loss of precision: {detail}; {bounds}; --force goes beyond them")
     return Check("loss of precision", detail), {"steps": len(agreed), "agreement": agreement, "log_prob_drop": drop}
 

@@ -18,10 +18,18 @@ def announcement(model: ModelInfo, host: str, port: int, metrics_port: int) -> s
     return "\n".join(
         (
             f"Serving {model.name}, version {model.version}: {model.precision} on {model.provider}, {threads}.",
+            *misfit(model),
             f"gRPC on {at(host, port)}, metrics on http://{at(host, metrics_port)}/metrics",
             f"Try: {try_line(model.target_languages[0], host, port)}",
         )
     )
+
+
+def misfit(model: ModelInfo) -> tuple[str, ...]:
+    """A warning where the precision is wrong for the processor; mostly nothing."""
+    if model.precision == "float16" and model.provider == "CPUExecutionProvider":
+        return ("Warning: float16 is meant for CUDA, and slow on the CPU; export int8 or float32 for it.",)
+    return ()
 
 
 def at(host: str, port: int) -> str:

@@ -13,7 +13,7 @@ from dragoman.service.engine.runner import RowInput, Runner
 from dragoman.service.settings import ServerSettings
 
 if TYPE_CHECKING:
-    from dragoman.export.verify import Check
+    from dragoman.export.verify import Check, Provider
 
 INSTALL_RUNTIME = "pip install 'dragoman[cpu]', or 'dragoman[gpu]' for NVIDIA GPUs"
 
@@ -61,7 +61,9 @@ def check_runtime() -> str:
     return str(onnxruntime.__version__)
 
 
-def verify_model(bundle: Bundle, threads: int, progress: Callable[[str], None] | None = None) -> "tuple[Check, ...]":
+def verify_model(
+    bundle: Bundle, threads: int, provider: "Provider" = "cpu", progress: Callable[[str], None] | None = None
+) -> "tuple[Check, ...]":
     """Replay the bundle's golden answers on this machine, and return what holds.
 
     `progress` is told what is being checked. Raises StartupError that names the check that failed.
@@ -70,7 +72,7 @@ def verify_model(bundle: Bundle, threads: int, progress: Callable[[str], None] |
     from dragoman.export.verify import VerificationError, verify_bundle
 
     try:
-        return verify_bundle(bundle, threads=threads, progress=progress)
+        return verify_bundle(bundle, threads=threads, provider=provider, progress=progress)
     except VerificationError as error:
         raise StartupError(f"the bundle failed its verification: {error}") from error
     except Exception as error:

@@ -1,11 +1,12 @@
 """Cache memory: slots for rows, with a capacity that grows along a short ladder."""
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.export.graphs import padded_width
+from dragoman.export.graphs import DType, padded_width
 
 
 def ladder(limit: int) -> tuple[int, ...]:
@@ -32,13 +33,14 @@ class SlotCache:
     would survive.
     """
 
-    def __init__(self, names: Iterable[str], slots: int, heads: int, head_width: int, limit: int) -> None:
+    def __init__(self, names: Iterable[str], slots: int, heads: int, head_width: int, limit: int, dtype: DType) -> None:
         self._names = tuple(names)
         self._slots = slots
         self._heads = heads
         self._head_width = head_width
+        self._dtype = dtype
         self._rungs = ladder(limit)
-        self.arrays: dict[str, NDArray[np.float32]] = {}
+        self.arrays: dict[str, NDArray[Any]] = {}
         self._allocate(self._rungs[0])
 
     @property
@@ -89,4 +91,4 @@ class SlotCache:
 
     def _allocate(self, capacity: int) -> None:
         shape = (self._slots, self._heads, capacity, self._head_width)
-        self.arrays = {name: np.zeros(shape, np.float32) for name in self._names}
+        self.arrays = {name: np.zeros(shape, self._dtype) for name in self._names}

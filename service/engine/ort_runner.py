@@ -6,6 +6,7 @@ of rows or a capacity changes.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -20,6 +21,7 @@ from dragoman.export.graphs import (
     cross_value,
     decoder_spec,
     encoder_spec,
+    held_dtype,
     padded_width,
     self_key,
     self_value,
@@ -53,14 +55,15 @@ class OrtRunner:
         self._pad_id = manifest.decoding.pad_id
         self._encoder, self.provider = _open_session(bundle, ENCODER_FILE, provider, threads)
         self._decoder, _ = _open_session(bundle, DECODER_FILE, provider, threads)
-        self._encoder_outputs = [spec.name for spec in encoder_spec(size).outputs]
-        self._decoder_spec = decoder_spec(size, logits=False)
+        self._encoder_outputs = [spec.name for spec in encoder_spec(size, manifest.precision).outputs]
+        self._decoder_spec = decoder_spec(size, manifest.precision, logits=False)
         layers = range(size.decoder_layers)
         cross = [name(layer) for layer in layers for name in (cross_key, cross_value)]
         past = [name(layer) for layer in layers for name in (self_key, self_value)]
         sources, outputs = manifest.decoding.max_source_tokens, manifest.decoding.max_output_tokens
-        self._cross = SlotCache(cross, max_rows, size.heads, size.head_width, sources)
-        self._past = SlotCache(past, max_rows, size.heads, size.head_width, outputs)
+        held = held_dtype(manifest.precision)
+        self._cross = SlotCache(cross, max_rows, size.heads, size.head_width, sources, held)
+        self._past = SlotCache(past, max_rows, size.heads, size.head_width, outputs, held)
         self._small = _small_buffers(max_rows)
         self._lengths = self._small["source_lengths"]
         self._positions_used = 0
@@ -131,17 +134,17 @@ class OrtRunner:
             buffers=sum(buffer.nbytes for buffer in self._small.values()),
         )
 
-    def _encode(self, sources: Sequence[Sequence[int]], outputs: list[str]) -> list[NDArray[np.float32]]:
+    def _encode(self, sources: Sequence[Sequence[int]], outputs: list[str]) -> list[NDArray[Any]]:
         lengths = np.array([len(source) for source in sources])
         ids = np.full((len(sources), padded_width(int(lengths.max()))), self._pad_id)
         for row, source in enumerate(sources):
             ids[row, : len(source)] = source
-        found: list[NDArray[np.float32]] = self._encoder.run(outputs, {"input_ids": ids, "source_lengths": lengths})
+        found: list[NDArray[Any]] = self._encoder.run(outputs, {"input_ids": ids, "source_lengths": lengths})
         return found
 
     def _bind(self, rows: int) -> None:
         """Bind every input and output to the first `rows` rows of its buffer."""
-        buffers: dict[str, NDArray[np.float32] | NDArray[np.int64]] = {
+        buffers: dict[str, NDArray[Any]] = {
             **self._small,
             **self._cross.arrays,
             **self._past.arrays,
@@ -161,7 +164,7 @@ class OrtRunner:
         self._bound_rows = rows
 
 
-def _small_buffers(rows: int) -> dict[str, NDArray[np.float32] | NDArray[np.int64]]:
+def _small_buffers(rows: int) -> dict[str, NDArray[Any]]:
     return {
         "token": np.zeros((rows, 1), np.int64),
         "position": np.zeros(rows, np.int64),

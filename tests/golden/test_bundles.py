@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from dragoman.export.bundle import GOLDEN_FILE, REPORT_FILE, Bundle, open_bundle
 from dragoman.export.command import export
-from dragoman.export.precision import LARGEST_DROP, LEAST_AGREEMENT
+from dragoman.export.precision import LOSSES
 from dragoman.export.verify import GraphDecoder, decode_alone
 from dragoman.model.checkpoint import load_checkpoint
 from tests.golden.shipped import CHECKPOINT, ROOT
@@ -49,8 +49,8 @@ class TestTheServedBundle:
     def test_loses_no_more_than_the_bounds_allow(self, bundle: Bundle) -> None:
         """They can be passed with --force, which a shipped bundle must not need."""
         loss = bundle.report()["loss_of_precision"]
-        assert loss["agreement"] >= LEAST_AGREEMENT
-        assert loss["log_prob_drop"] <= LARGEST_DROP
+        assert loss["agreement"] >= LOSSES["int8"].agreement
+        assert loss["log_prob_drop"] <= LOSSES["int8"].drop
 
     def test_says_nothing_of_the_machine_it_was_made_on(self, bundle: Bundle) -> None:
         folders = re.compile(rb"/(home|opt|root|tmp|usr|var|Users)/|" + re.escape(str(ROOT).encode()))

@@ -3,10 +3,12 @@
 import dataclasses
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 import torch
 
@@ -158,6 +160,17 @@ def test_scores_do_not_depend_on_batch_mates_in_any_bit(threads: int, checkpoint
     assert decoder.decode(sources[::-1], limits) == alone[::-1]
 
 
+class Moody(GraphDecoder):
+    """Says otherwise in company of more than one."""
+
+    def __init__(self) -> None:
+        """Has no graphs."""
+
+    def decode(self, sources: Sequence[Sequence[int]], limits: Sequence[int]) -> list[verify.Decoded]:
+        crowded = len(sources) > 2
+        return [verify.Decoded((7 if crowded else 6,), (-1.0 if crowded else -0.5,)) for _ in sources]
+
+
 class TestTheProof:
     def test_a_bundle_verifies_where_it_was_made(self, bundle: Bundle) -> None:
         names = [check.name for check in verify_bundle(bundle, threads=2)]
@@ -182,6 +195,22 @@ class TestTheProof:
             (tmp_path / name).symlink_to(bundle.path(name))
         with pytest.raises(VerificationError, match="golden answers: text 0 gives other tokens"):
             verify_bundle(Bundle(tmp_path, bundle.manifest), threads=1)
+
+    def test_rows_that_a_batch_changes_fail_or_are_counted(self) -> None:
+        sources, limits = [(5, 2)] * 6, [1] * 6
+        decoder = Moody()
+        alone = verify.decode_alone(decoder, sources, limits)
+        with pytest.raises(VerificationError, match="alone equals batched: text . gives other tokens in a batch of 3"):
+            verify.compare_batches(decoder, sources, limits, alone)
+        check = verify.compare_batches(decoder, sources, limits, alone, strict=False)
+        # Of 6 rows in each of the four batch sizes, those in pairs stay as they were.
+        assert "24 rows in batches of 2, 3, 8, 32: 6 with equal tokens, 6 with bit-equal" in check.detail
+
+    def test_a_provider_that_is_not_there_is_refused(self, bundle: Bundle) -> None:
+        if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
+            pytest.skip("this ONNX Runtime has CUDA")
+        with pytest.raises(VerificationError, match="provider: cuda is not in this ONNX Runtime, which has"):
+            verify_bundle(bundle, threads=1, provider="cuda")
 
     def test_another_tokenizer_is_found_out(self, bundle: Bundle, tmp_path: Path) -> None:
         for entry in bundle.manifest.files:

@@ -15,6 +15,7 @@ from dragoman.export.exporter import ExportOptions, export_checkpoint
 from dragoman.export.graphs import DECODER_FILE
 from dragoman.export.int8 import Int8Linear, multiply, quantize, quantize_rows
 from dragoman.export.onnx_files import write_graphs, write_product
+from dragoman.export.precision import LOSSES
 from dragoman.export.proof import check_loss, translate_sample
 from dragoman.export.verify import GraphDecoder, VerificationError, check_product, decode_alone, verify_bundle
 from dragoman.model.checkpoint import Checkpoint, own_weights
@@ -143,8 +144,8 @@ def test_a_loss_beyond_the_bounds_is_refused_unless_forced(
     decoder = GraphDecoder(Bundle(tmp_path, bundle.manifest), threads=1, logits=True)
     float32 = translate_sample(checkpoint, list(clear_cut(checkpoint, sentences(20))))
     with pytest.raises(VerificationError, match="loss of precision: .* choose as float32"):
-        check_loss(decoder, float32, accept=False)
-    check, figures = check_loss(decoder, float32, accept=True)
+        check_loss(decoder, float32, LOSSES["int8"], accept=False)
+    check, figures = check_loss(decoder, float32, LOSSES["int8"], accept=True)
     assert figures["agreement"] < 0.5
     assert figures["log_prob_drop"] > 1.0
     assert "drops by" in check.detail
@@ -154,7 +155,7 @@ def test_float32_loses_nothing_against_itself(checkpoint: Checkpoint, bundle: Bu
     write_graphs(tmp_path, checkpoint.model, checkpoint.config.decoding, logits=True)
     decoder = GraphDecoder(Bundle(tmp_path, bundle.manifest), threads=1, logits=True)
     float32 = translate_sample(checkpoint, list(clear_cut(checkpoint, sentences(20))))
-    _check, figures = check_loss(decoder, float32, accept=False)
+    _check, figures = check_loss(decoder, float32, LOSSES["int8"], accept=False)
     assert figures["agreement"] == 1.0
     assert abs(figures["log_prob_drop"]) < 1e-5
 

@@ -1,3 +1,4 @@
+import dataclasses
 import shutil
 import sys
 from pathlib import Path
@@ -64,3 +65,13 @@ def test_what_is_served_and_where(called: Path) -> None:
         "gRPC on 127.0.0.1:50051, metrics on http://127.0.0.1:9464/metrics",
         'Try: .venv/bin/dragoman translate --to fr "The cat sat on the mat."',
     ]
+
+
+def test_float16_on_the_cpu_is_warned_of(called: Path) -> None:
+    model = dataclasses.replace(MODEL, precision="float16")
+    assert announcement(model, "127.0.0.1", 50051, 9464).splitlines()[:2] == [
+        "Serving en-fr, version 0123: float16 on CPUExecutionProvider, 2 threads.",
+        "Warning: float16 is meant for CUDA, and slow on the CPU; export int8 or float32 for it.",
+    ]
+    on_cuda = dataclasses.replace(model, provider="CUDAExecutionProvider")
+    assert "Warning" not in announcement(on_cuda, "127.0.0.1", 50051, 9464)

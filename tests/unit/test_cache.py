@@ -7,7 +7,7 @@ from dragoman.service.engine.cache import SlotCache, ladder, rung
 
 
 def cache(limit: int = 200) -> SlotCache:
-    return SlotCache(["key", "value"], slots=4, heads=2, head_width=3, limit=limit)
+    return SlotCache(["key", "value"], slots=4, heads=2, head_width=3, limit=limit, dtype="float32")
 
 
 def test_rungs_are_close_and_end_at_the_limit() -> None:

@@ -14,14 +14,15 @@ SIZE = Dimensions(encoder_layers=2, decoder_layers=3, heads=4, head_width=8, d_m
 
 
 def test_each_decoder_layer_has_its_cross_keys_from_the_encoder() -> None:
-    made = {spec.name: spec.axes for spec in encoder_spec(SIZE).outputs if spec.name != "hidden"}
-    taken = {spec.name: spec.axes for spec in decoder_spec(SIZE, logits=False).inputs if "source" in spec.axes}
+    made = {spec.name: spec.axes for spec in encoder_spec(SIZE, "float32").outputs if spec.name != "hidden"}
+    inputs = decoder_spec(SIZE, "float32", logits=False).inputs
+    taken = {spec.name: spec.axes for spec in inputs if "source" in spec.axes}
     assert made == taken
     assert len(made) == 2 * SIZE.decoder_layers
 
 
 def test_each_cache_leaves_the_decoder_as_it_came() -> None:
-    spec = decoder_spec(SIZE, logits=False)
+    spec = decoder_spec(SIZE, "float32", logits=False)
     caches = [tensor for tensor in spec.inputs if "capacity" in tensor.axes]
     outputs = {tensor.name: tensor for tensor in spec.outputs}
     assert len(caches) == 2 * SIZE.decoder_layers
@@ -29,8 +30,8 @@ def test_each_cache_leaves_the_decoder_as_it_came() -> None:
 
 
 def test_logits_are_given_only_where_asked_for() -> None:
-    assert "logits" not in [tensor.name for tensor in decoder_spec(SIZE, logits=False).outputs]
-    (logits,) = [tensor for tensor in decoder_spec(SIZE, logits=True).outputs if tensor.name == "logits"]
+    assert "logits" not in [tensor.name for tensor in decoder_spec(SIZE, "float32", logits=False).outputs]
+    (logits,) = [tensor for tensor in decoder_spec(SIZE, "float32", logits=True).outputs if tensor.name == "logits"]
     assert logits.axes == ("batch", 340)
 
 

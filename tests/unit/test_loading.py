@@ -121,7 +121,7 @@ class VerificationError(Exception):
 
 
 def bring_verification(monkeypatch: pytest.MonkeyPatch, outcome: Exception | tuple[Any, ...]) -> None:
-    def verify_bundle(bundle: Bundle, *, threads: int, progress: Callable[[str], None] | None) -> Any:
+    def verify_bundle(bundle: Bundle, *, threads: int, provider: str, progress: Callable[[str], None] | None) -> Any:
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
