@@ -51,7 +51,6 @@ def test_a_row_of_zeros_gives_the_bias() -> None:
     assert linear(torch.zeros(1, 4)).tolist() == [[1.0, 2.0, 3.0]]
 
 
-@pytest.mark.parametrize("terms", [1040, 1041, 4096])
 def test_an_input_that_is_never_negative_has_twice_as_many_levels() -> None:
     table = quantize_rows(torch.eye(2))
     x = torch.tensor([[0.0, 1.0], [0.3, 0.1]])
@@ -68,6 +67,7 @@ def test_only_what_follows_relu_is_taken_for_never_negative(activation: Literal[
     assert positive == (outer if activation == "relu" else set())
 
 
+@pytest.mark.parametrize("terms", [1040, 1041, 4096])
 def test_sums_are_those_of_integers(terms: int) -> None:
     """1040 of the largest products are the most that float32 is sure to sum exactly."""
     weight = torch.full((1, terms), 127, dtype=torch.int8)
