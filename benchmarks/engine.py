@@ -6,7 +6,7 @@ from pathlib import Path
 
 from dragoman.export.bundle import TOKENIZER_FOLDER, open_bundle
 from dragoman.model.tokenizer import SentencePieceTokenizer, cut
-from dragoman.service.engine.engine import Engine
+from dragoman.service.engine.engine import Engine, Run
 from dragoman.service.engine.ort_runner import OrtRunner
 from dragoman.service.engine.scheduler import Limits
 from dragoman.service.engine.sequence import Sequence
@@ -19,6 +19,9 @@ class Silent:
         """Nothing."""
 
     def stepped(self, rows: int, seconds: float) -> None:
+        """Nothing."""
+
+    def failed(self, run: Run) -> None:
         """Nothing."""
 
     def finished(self, sequence: Sequence) -> None:

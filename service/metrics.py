@@ -6,11 +6,12 @@ Gauges of the engine are read from it when somebody scrapes, so that they cannot
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 import grpc
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
 
-from dragoman.service.engine.engine import Engine
+from dragoman.service.engine.engine import Engine, Run
 from dragoman.service.engine.sequence import Finish
 from dragoman.service.engine.sequence import Sequence as EngineSequence
 
@@ -28,6 +29,7 @@ TOKEN_KINDS = ("source", "output", "padding", "wasted")
 OPERATIONS = TRANSLATE, EMBED = "translate", "embed"
 FINISH_REASONS = ("end", "length", "repetition", "cancelled", "deadline", "failed")
 REFUSALS = ("queue_full", "deadline", "too_long", "bad_request", "draining", "unauthenticated", "rate")
+RUNS: tuple[Run, ...] = get_args(Run)
 MEMORY_PARTS = ("weights", "cache_reserved", "cache_used", "buffers")
 WASTED = frozenset({Finish.CANCELLED, Finish.DEADLINE, Finish.FAILED})
 
@@ -89,6 +91,11 @@ class Metrics:
         )
         self.finished = self._counter(
             "dragoman_finished_total", f"Texts that left the engine: {', '.join(FINISH_REASONS)}.", ("model", "reason")
+        )
+        self.run_failures = self._counter(
+            "dragoman_run_failures_total",
+            f"Runs of the model that raised an error, texts tried again alone counted too: {', '.join(RUNS)}.",
+            ("model", "run"),
         )
         self.refused = self._counter(
             "dragoman_refused_total", f"Calls refused before the engine had them: {', '.join(REFUSALS)}.", ("reason",)
@@ -163,6 +170,7 @@ class ModelMetrics:
         }
         self._embedded = metrics.texts.labels(name, EMBED, OTHER_LANGUAGE)
         self._finished = {reason: metrics.finished.labels(name, reason) for reason in FINISH_REASONS}
+        self._run_failures = {run: metrics.run_failures.labels(name, run) for run in RUNS}
         self._gauges = {
             gauge: gauge.labels(name)
             for gauge in (
@@ -223,6 +231,10 @@ class ModelMetrics:
         self._step_seconds.observe(seconds)
         self._batch_rows.observe(rows)
         self._tokens["output"].inc(rows)
+
+    def failed(self, run: Run) -> None:
+        """See `Observer.failed`."""
+        self._run_failures[run].inc()
 
     def finished(self, sequence: EngineSequence) -> None:
         """See `Observer.finished`."""

@@ -1,19 +1,27 @@
 """The thread that drives scheduler and runner."""
 
+import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Row
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 from dragoman.export.graphs import padded_width
 from dragoman.service.engine.runner import Memory, RowInput, Runner
-from dragoman.service.engine.scheduler import Admission, Limits, Removal, Scheduler
+from dragoman.service.engine.scheduler import Admission, Limits, Removal, Scheduler, Step
 from dragoman.service.engine.sequence import Sequence, StoppedError
+
+log = logging.getLogger(__name__)
 
 ENGINE = "engine"
 """What the thread is called."""
+
+Run = Literal["embed", "insert", "step"]
+"""What the runner was asked for."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -34,6 +42,9 @@ class Observer(Protocol):
     def stepped(self, rows: int, seconds: float) -> None:
         """A step of the decoder gave one token to each of `rows`."""
 
+    def failed(self, run: Run) -> None:
+        """The runner raised an error."""
+
     def finished(self, sequence: Sequence) -> None:
         """A sequence left; its `finish` says how."""
 
@@ -41,7 +52,8 @@ class Observer(Protocol):
 class Engine:
     """Runs sequences, many at a time, on a thread of its own.
 
-    A runner that raises fails the sequences of that run alone; the engine goes on.
+    Where the runner raises, each sequence of that run is tried once more, alone. One that raises again fails; the
+    others go on, with the tokens that they would have had without it.
     """
 
     def __init__(
@@ -139,46 +151,72 @@ class Engine:
             self._step()
 
     def _embed(self, admission: Admission) -> None:
-        error: Exception | None = None
-        try:
-            states = self._runner.embed([sequence.source for sequence in admission.embed])
-            for sequence, rows in zip(admission.embed, states, strict=True):
-                sequence.states = rows
-            self._note_encoded(admission.embed)
-        except Exception as raised:
-            error = raised
+        def embed(part: range) -> list[Any]:
+            batch = [admission.embed[place] for place in part]
+            states = self._runner.embed([sequence.source for sequence in batch])
+            self._note_encoded(batch)
+            return states
+
+        found = self._attempt("embed", range(len(admission.embed)), embed)
+        for sequence, states in zip(admission.embed, found, strict=True):
+            if isinstance(states, Exception):
+                sequence.error = states
+            else:
+                sequence.states = states
         with self._changed:
-            finished = self._scheduler.finish_embedded(admission, self.clock(), error)
-        self._deliver(finished)
+            self._scheduler.finish_embedded(admission.embed, self.clock())
+        self._deliver(admission.embed)
 
     def _insert(self, admission: Admission) -> None:
-        try:
-            self._runner.insert([sequence.source for sequence in admission.insert], admission.first_row)
-        except Exception as error:
-            self._fail_rows(admission.first_row, error)
-            return
-        self._note_encoded(admission.insert)
+        first = admission.first_row
+
+        def insert(part: range) -> list[None]:
+            batch = [admission.insert[row - first] for row in part]
+            self._runner.insert([sequence.source for sequence in batch], part.start)
+            self._note_encoded(batch)
+            return [None] * len(batch)
+
+        rows = range(first, first + len(admission.insert))
+        found = self._attempt("insert", rows, insert)
+        errors = {row: error for row, error in zip(rows, found, strict=True) if error is not None}
+        if errors:
+            self._fail_rows(errors)
 
     def _step(self) -> None:
         rows = [
             RowInput(sequence.tokens[-1] if sequence.tokens else self._start_id, len(sequence.tokens))
             for sequence in self._scheduler.rows
         ]
+
+        def step(part: range) -> list[Step]:
+            return self._runner.step(rows, only=None if len(part) == len(rows) else part.start)
+
         started = self.clock()
-        try:
-            steps = self._runner.step(rows)
-        except Exception as error:
-            self._fail_rows(0, error)
-            return
+        steps = self._attempt("step", range(len(rows)), step)
         now = self.clock()
         self._observer.stepped(len(rows), now - started)
         with self._changed:
             removal = self._scheduler.update(steps, now)
         self._settle(removal)
 
-    def _fail_rows(self, first_row: int, error: Exception) -> None:
+    def _attempt(self, run: Run, rows: range, call: Callable[[range], Row[T]]) -> list[T | Exception]:
+        """What `call` gives for `rows` together; if it raises, what it gives, or raises, for each alone."""
+        try:
+            return list(call(rows))
+        except Exception as error:
+            self._note_failed(run, len(rows), error)
+        found: list[T | Exception] = []
+        for row in rows:
+            try:
+                found += call(range(row, row + 1))
+            except Exception as error:
+                self._note_failed(run, 1, error)
+                found.append(error)
+        return found
+
+    def _fail_rows(self, errors: Mapping[int, Exception]) -> None:
         with self._changed:
-            removal = self._scheduler.fail_rows(first_row, error, self.clock())
+            removal = self._scheduler.fail_rows(errors, self.clock())
         self._settle(removal)
 
     def _settle(self, removal: Removal) -> None:
@@ -198,6 +236,10 @@ class Engine:
             # Even an observer that raises leaves no caller waiting.
             for sequence in sequences:
                 sequence.done(sequence)
+
+    def _note_failed(self, run: Run, rows: int, error: Exception) -> None:
+        log.warning("%s of %d failed", run, rows, exc_info=error)
+        self._observer.failed(run)
 
     def _note_encoded(self, sequences: Row[Sequence]) -> None:
         now = self.clock()

@@ -35,6 +35,10 @@ FATAL_ONLY = 4
 """ONNX Runtime's log level: what goes wrong raises, and is reported once, by whoever catches it."""
 
 
+UNBOUND = slice(0, 0)
+"""The rows that are bound where none are."""
+
+
 class ProviderError(ValueError):
     """The execution provider that was asked for is not to be had."""
 
@@ -66,7 +70,7 @@ class OrtRunner:
         self._positions_used = 0
         self._weights_bytes = bundle.path(WEIGHTS_FILE).stat().st_size
         self._binding = self._decoder.io_binding()
-        self._bound_rows = 0
+        self._bound = UNBOUND
 
     def embed(self, sources: Sequence[Sequence[int]]) -> list[NDArray[np.float32]]:
         """See `Runner`."""
@@ -79,26 +83,27 @@ class OrtRunner:
         encoded = self._encode(sources, names)
         width = encoded[0].shape[2]
         if self._cross.reserve(width, first_row):
-            self._bound_rows = 0
+            self._bound = UNBOUND
         rows = slice(first_row, first_row + len(sources))
         for name, values in zip(names, encoded, strict=True):
             self._cross.arrays[name][rows, :, :width] = values
         self._lengths[rows] = [len(source) for source in sources]
 
-    def step(self, rows: Sequence[RowInput]) -> list[Step]:
+    def step(self, rows: Sequence[RowInput], only: int | None = None) -> list[Step]:
         """See `Runner`."""
-        count = len(rows)
-        positions = [row.position for row in rows]
-        if self._past.reserve(max(positions) + 1, count):
-            self._bound_rows = 0
-        if count != self._bound_rows:
-            self._bind(count)
-        self._small["token"][:count, 0] = [row.token for row in rows]
-        self._small["position"][:count] = positions
-        self._positions_used = sum(positions) + count
+        part = slice(0, len(rows)) if only is None else slice(only, only + 1)
+        fed = rows[part]
+        positions = [row.position for row in fed]
+        if self._past.reserve(max(positions) + 1, len(rows)):
+            self._bound = UNBOUND
+        if part != self._bound:
+            self._bind(part)
+        self._small["token"][part, 0] = [row.token for row in fed]
+        self._small["position"][part] = positions
+        self._positions_used = sum(row.position + 1 for row in rows)
         self._decoder.run_with_iobinding(self._binding)
-        tokens = self._small["next_token"][:count, 0].tolist()
-        log_probs = self._small["log_prob"][:count].tolist()
+        tokens = self._small["next_token"][part, 0].tolist()
+        log_probs = self._small["log_prob"][part].tolist()
         return [Step(token, log_prob) for token, log_prob in zip(tokens, log_probs, strict=True)]
 
     def move_row(self, source: int, target: int) -> None:
@@ -116,13 +121,13 @@ class OrtRunner:
         """See `Runner`."""
         shrunk = [cache.shrink() for cache in (self._cross, self._past)]
         if any(shrunk):
-            self._bound_rows = 0
+            self._bound = UNBOUND
         self._positions_used = 0
         self._lengths[:] = 0
 
     def memory(self) -> Memory:
         """See `Runner`."""
-        sources = int(self._lengths[: self._bound_rows].sum())
+        sources = int(self._lengths[: self._bound.stop].sum())
         used = self._positions_used * self._past.bytes_per_position + sources * self._cross.bytes_per_position
         return Memory(
             weights=self._weights_bytes,
@@ -139,15 +144,15 @@ class OrtRunner:
         found: list[NDArray[np.float32]] = self._encoder.run(outputs, {"input_ids": ids, "source_lengths": lengths})
         return found
 
-    def _bind(self, rows: int) -> None:
-        """Bind every input and output to the first `rows` rows of its buffer."""
+    def _bind(self, part: slice) -> None:
+        """Bind every input and output to the rows `part` of its buffer."""
         buffers: dict[str, NDArray[np.float32] | NDArray[np.int64]] = {
             **self._small,
             **self._cross.arrays,
             **self._past.arrays,
             **{updated(name): array for name, array in self._past.arrays.items()},
         }
-        sizes = {"batch": rows, "source": self._cross.capacity, "capacity": self._past.capacity}
+        sizes = {"batch": part.stop - part.start, "source": self._cross.capacity, "capacity": self._past.capacity}
         self._binding.clear_binding_inputs()
         self._binding.clear_binding_outputs()
         for bind, specs in (
@@ -155,10 +160,10 @@ class OrtRunner:
             (self._binding.bind_output, self._decoder_spec.outputs),
         ):
             for spec in specs:
-                buffer = buffers[spec.name]
+                buffer = buffers[spec.name][part]
                 # A pointer keeps nothing alive: the buffers are held by self, and replaced only where bound anew.
                 bind(spec.name, "cpu", 0, buffer.dtype, bind_axes(spec, sizes), buffer.ctypes.data)
-        self._bound_rows = rows
+        self._bound = part
 
 
 def _small_buffers(rows: int) -> dict[str, NDArray[np.float32] | NDArray[np.int64]]:

@@ -42,8 +42,11 @@ class Runner(Protocol):
     def insert(self, sources: Sequence[Sequence[int]], first_row: int) -> None:
         """Encode sources into rows `first_row` and on, ready for their first step."""
 
-    def step(self, rows: Sequence[RowInput]) -> list[Step]:
-        """Decode one token for each of the rows 0..n-1."""
+    def step(self, rows: Sequence[RowInput], only: int | None = None) -> list[Step]:
+        """Decode one token for each of the rows 0..n-1, whose inputs are `rows`; with `only` for that row alone.
+
+        A step that raised may be asked for once more: what it wrote before is written again.
+        """
 
     def move_row(self, source: int, target: int) -> None:
         """Copy everything that row `source` holds over row `target`."""

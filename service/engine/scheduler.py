@@ -6,6 +6,7 @@ last one, so that the batch stays a prefix; `update` says which rows moved.
 
 import math
 from collections import deque
+from collections.abc import Mapping
 from collections.abc import Sequence as Row
 from dataclasses import dataclass, replace
 
@@ -160,12 +161,14 @@ class Scheduler:
                 embed.append(head)
         return Admission(tuple(embed), tuple(insert), first_row)
 
-    def update(self, steps: Row[Step], now: float) -> Removal:
-        """Give each row its new token, and take out the rows that are finished by it."""
+    def update(self, steps: Row[Step | Exception], now: float) -> Removal:
+        """Give each row its new token, and take out the rows that are finished by it or have an error instead."""
         for sequence, step in zip(self._rows, steps, strict=True):
+            if isinstance(step, Exception):
+                _fail(sequence, step, now)
+                continue
             if not math.isfinite(step.log_prob):
-                sequence.error = ArithmeticError(f"the model's log-probability is {step.log_prob}")
-                _finish(sequence, Finish.FAILED, now)
+                _fail(sequence, ArithmeticError(f"the model's log-probability is {step.log_prob}"), now)
                 continue
             if not sequence.tokens:
                 sequence.times = replace(sequence.times, first_token=now)
@@ -177,19 +180,16 @@ class Scheduler:
                 _finish(sequence, Finish.LENGTH, now)
         return self._remove_finished()
 
-    def fail_rows(self, first_row: int, error: Exception, now: float) -> Removal:
-        """Take out every row from `first_row` on, because the run that held them raised `error`."""
-        for sequence in self._rows[first_row:]:
-            sequence.error = error
-            _finish(sequence, Finish.FAILED, now)
+    def fail_rows(self, errors: Mapping[int, Exception], now: float) -> Removal:
+        """Take out the rows that have an error."""
+        for row, error in errors.items():
+            _fail(self._rows[row], error, now)
         return self._remove_finished()
 
-    def finish_embedded(self, admission: Admission, now: float, error: Exception | None = None) -> tuple[Sequence, ...]:
-        """Finish the sequences that were encoded for their states, or failed because of `error`."""
-        for sequence in admission.embed:
-            sequence.error = error
-            _finish(sequence, Finish.FAILED if error else Finish.END, now)
-        return admission.embed
+    def finish_embedded(self, embedded: Row[Sequence], now: float) -> None:
+        """Finish sequences that were encoded for their states, or have an error instead."""
+        for sequence in embedded:
+            _finish(sequence, Finish.FAILED if sequence.error else Finish.END, now)
 
     def drain(self, error: Exception, now: float) -> tuple[Sequence, ...]:
         """Take out everything, waiting or running, because the engine stops; whoever still waits gets `error`."""
@@ -222,6 +222,11 @@ class Scheduler:
         failed = any(sequence.finish is Finish.FAILED for sequence in gone)
         freed = tuple(range(len(self._rows), before)) if failed else ()
         return Removal(tuple(reversed(gone)), tuple(moves), freed)
+
+
+def _fail(sequence: Sequence, error: Exception, now: float) -> None:
+    sequence.error = error
+    _finish(sequence, Finish.FAILED, now)
 
 
 def _finish(sequence: Sequence, reason: Finish, now: float) -> Sequence:

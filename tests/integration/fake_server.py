@@ -22,13 +22,13 @@ STEP_SECONDS = 0.05
 
 
 class SlowRunner(FakeRunner):
-    def step(self, rows: Sequence[RowInput]) -> list[Step]:
+    def step(self, rows: Sequence[RowInput], only: int | None = None) -> list[Step]:
         time.sleep(STEP_SECONDS)
-        return super().step(rows)
+        return super().step(rows, only)
 
 
 class HangingRunner(FakeRunner):
-    def step(self, rows: Sequence[RowInput]) -> list[Step]:
+    def step(self, rows: Sequence[RowInput], only: int | None = None) -> list[Step]:
         threading.Event().wait()
         return []
 

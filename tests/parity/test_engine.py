@@ -1,15 +1,18 @@
 """The serving engine over real graphs against the verifier's plain decoding of the same graphs."""
 
+import itertools
 import random
 import threading
-from collections.abc import Iterator, Sequence
+import types
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 
 from dragoman.export.bundle import Bundle
 from dragoman.export.verify import Decoded, GraphDecoder, decode_alone
-from dragoman.service.engine.engine import Engine
+from dragoman.service.engine.engine import Engine, Run
 from dragoman.service.engine.ort_runner import OrtRunner, ProviderError
 from dragoman.service.engine.runner import RowInput
 from dragoman.service.engine.scheduler import Limits
@@ -25,6 +28,8 @@ class Silent:
     def encoded(self, rows: int, tokens: int, padding: int) -> None: ...
 
     def stepped(self, rows: int, seconds: float) -> None: ...
+
+    def failed(self, run: Run) -> None: ...
 
     def finished(self, sequence: Text) -> None: ...
 
@@ -55,6 +60,19 @@ def run(engine: Engine, asked: Sequence[tuple[Source, int]]) -> list[Text]:
     for _ in texts:
         assert done.acquire(timeout=60)
     return texts
+
+
+def failing_once(call: Callable[..., Any], at: int) -> Callable[..., Any]:
+    """`call`, the `at`-th time of which raises after all its work is done."""
+    calls = itertools.count(1)
+
+    def wrapped(*arguments: Any) -> Any:
+        found = call(*arguments)
+        if next(calls) == at:
+            raise RuntimeError("a passing fault")
+        return found
+
+    return wrapped
 
 
 @pytest.fixture
@@ -94,6 +112,24 @@ def test_an_output_ends_at_its_own_limit(engine: Engine, decoder: GraphDecoder) 
 
 def decode_of(decoder: GraphDecoder, asked: Sequence[tuple[Source, int]]) -> list[Decoded]:
     return decode_alone(decoder, [source for source, _ in asked], [limit for _, limit in asked])
+
+
+@pytest.mark.parametrize("at", [1, 2, 17, 40])
+def test_a_run_that_fails_half_way_changes_no_token_and_no_score(
+    bundle: Bundle, decoder: GraphDecoder, at: int
+) -> None:
+    runner = runner_of(bundle, 6)
+    runner._decoder = types.SimpleNamespace(run_with_iobinding=failing_once(runner._decoder.run_with_iobinding, at))
+    runner._encoder = types.SimpleNamespace(run=failing_once(runner._encoder.run, 1 + at % 2))
+    asked = [(source, 40) for source in sources(12, seed=at)]
+    engine = start(bundle, runner, 6)
+    try:
+        found = run(engine, asked)
+    finally:
+        engine.stop()
+    for text, output in zip(found, decode_of(decoder, asked), strict=True):
+        assert tuple(text.tokens) == output.tokens
+        assert text.log_prob == sum(output.log_probs)
 
 
 def test_states_are_the_encoders_whatever_is_beside(engine: Engine, decoder: GraphDecoder) -> None:

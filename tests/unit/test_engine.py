@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from dragoman.service.engine.engine import Engine, Load
+from dragoman.service.engine.engine import Engine, Load, Run
 from dragoman.service.engine.scheduler import Limits
 from dragoman.service.engine.sequence import Finish, QueueFullError, Sequence, StoppedError
 from tests.fake_runner import END, START, FakeRunner, log_prob_of, said
@@ -25,6 +25,7 @@ class Notes:
     encodings: list[tuple[int, int, int]] = field(default_factory=list)
     batches: list[int] = field(default_factory=list)
     endings: list[Finish | None] = field(default_factory=list)
+    failures: list[Run] = field(default_factory=list)
     fault: Exception | None = None
 
     def encoded(self, rows: int, tokens: int, padding: int) -> None:
@@ -33,6 +34,9 @@ class Notes:
     def stepped(self, rows: int, seconds: float) -> None:
         assert seconds >= 0
         self.batches.append(rows)
+
+    def failed(self, run: Run) -> None:
+        self.failures.append(run)
 
     def finished(self, sequence: Sequence) -> None:
         if self.fault is not None:
@@ -64,7 +68,7 @@ def notes() -> Notes:
 
 @pytest.fixture
 def runner() -> FakeRunner:
-    return FakeRunner(rows=4, poison=(99,), endless=(98,))
+    return FakeRunner(rows=4, poison=(99,), endless=(98,), broken=(97,))
 
 
 @pytest.fixture
@@ -134,19 +138,54 @@ def test_a_row_of_nan_fails_alone_and_leaves_nothing_behind(engine: Engine) -> N
     assert [sequence.tokens[0] for sequence in again.all()] == [20, 21, 22, 23]
 
 
-@pytest.mark.parametrize("max_output", [0, 5], ids=["embedding", "decoding"])
-def test_a_runner_that_raises_fails_what_it_ran_and_goes_on(
-    engine: Engine, runner: FakeRunner, max_output: int
+@pytest.mark.parametrize(("max_output", "run"), [(0, "embed"), (5, "insert")])
+def test_an_encoding_that_raises_once_costs_nobody_anything(
+    engine: Engine, runner: FakeRunner, notes: Notes, max_output: int, run: Run
 ) -> None:
-    runner.fault = RuntimeError("out of memory")
-    waiting = Waiting((10, END), (11, END), max_output=max_output)
+    runner.fault = RuntimeError("a passing fault")
+    waiting = Waiting((10, END), (11, 12, END), max_output=max_output)
     engine.submit(waiting.sequences)
     for sequence in waiting.all():
-        assert sequence.finish is Finish.FAILED
-        assert str(sequence.error) == "out of memory"
+        assert sequence.finish is Finish.END
+        assert sequence.tokens == (said(sequence.source) if max_output else [])
+        assert max_output or sequence.states[:, 0].tolist() == list(sequence.source)
+    assert notes.failures == [run]
+    assert [rows for rows, _, _ in notes.encodings] == [1, 1], "each was tried again alone"
+
+
+def test_a_step_that_raises_once_costs_nobody_anything(engine: Engine, runner: FakeRunner, notes: Notes) -> None:
+    runner.gate.clear()
+    waiting = Waiting((10, END), (11, 12, 13, END), (14, 15, END))
+    engine.submit(waiting.sequences)
+    assert runner.stepping.wait(PATIENCE)
+    runner.fault = RuntimeError("a passing fault")
+    runner.gate.set()
+    for sequence in waiting.all():
+        assert sequence.tokens == said(sequence.source)
+        assert sequence.log_prob == sum(map(log_prob_of, sequence.source))
+    assert notes.failures == ["step"]
+    assert runner.batches[:5] == [3, 1, 1, 1, 2], "the second step was made row by row"
+
+
+@pytest.mark.parametrize(
+    ("max_output", "source", "run"),
+    [(0, (97, END), "embed"), (5, (97, END), "insert"), (5, (10, 97, END), "step")],
+    ids=["embedding", "encoding", "step"],
+)
+def test_a_sequence_that_the_runner_cannot_run_fails_alone(
+    engine: Engine, notes: Notes, max_output: int, source: tuple[int, ...], run: Run
+) -> None:
+    waiting = Waiting((10, END), source, (11, 12, 13, END), (14, 15, END), max_output=max_output)
+    engine.submit(waiting.sequences)
+    finishes = [sequence.finish for sequence in waiting.all()]
+    assert finishes == [Finish.END, Finish.FAILED, Finish.END, Finish.END]
+    assert str(waiting.sequences[1].error) == "broken"
+    for sequence in (waiting.sequences[row] for row in (0, 2, 3)):
+        assert sequence.tokens == (said(sequence.source) if max_output else [])
+    assert notes.failures == [run, run], "together, and once more alone"
     well = Waiting((12, END))
     engine.submit(well.sequences)
-    assert well.all()[0].finish is Finish.END
+    assert well.all()[0].tokens == [12, END]
 
 
 def test_load_says_what_waits_and_what_runs(engine: Engine, runner: FakeRunner) -> None:

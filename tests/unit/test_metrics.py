@@ -21,6 +21,7 @@ CORE = {
     "dragoman_texts_total",
     "dragoman_finished_total",
     "dragoman_refused_total",
+    "dragoman_run_failures_total",
     "dragoman_queue_tokens",
     "dragoman_queue_sequences",
     "dragoman_active_rows",
@@ -85,6 +86,8 @@ def test_all_label_values_are_there_from_the_start_at_0(registry: CollectorRegis
         assert found["dragoman_phase_seconds_count", ("m", phase)] == 0
     for reason in ("queue_full", "deadline", "too_long", "bad_request", "draining", "unauthenticated", "rate"):
         assert found["dragoman_refused_total", (reason,)] == 0
+    for run in ("embed", "insert", "step"):
+        assert found["dragoman_run_failures_total", ("m", run)] == 0
     for language in ("fr", "de", "other"):
         assert found["dragoman_texts_total", ("m", "translate", language)] == 0
     assert found["dragoman_texts_total", ("m", "embed", "other")] == 0
@@ -136,6 +139,12 @@ def test_steps_and_encodings(registry: CollectorRegistry, model: ModelMetrics) -
     assert value(registry, "dragoman_tokens_total", kind="output") == 2
     assert value(registry, "dragoman_batch_rows_sum") == 2
     assert value(registry, "dragoman_step_seconds_sum") == 0.5
+
+
+def test_runs_that_raised_are_counted_by_what_ran(registry: CollectorRegistry, model: ModelMetrics) -> None:
+    model.failed("step")
+    assert value(registry, "dragoman_run_failures_total", run="step") == 1
+    assert value(registry, "dragoman_run_failures_total", run="insert") == 0
 
 
 def test_a_language_that_the_bundle_does_not_have_makes_no_series(

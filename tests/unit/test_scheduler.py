@@ -134,18 +134,18 @@ def test_embeddings_take_no_row() -> None:
     admission = scheduler.admit(0.0)
     assert admission.embed == (vector,)
     assert admission.insert == (text,)
-    assert scheduler.finish_embedded(admission, 4.0) == (vector,)
+    scheduler.finish_embedded(admission.embed, 4.0)
     assert vector.finish is Finish.END
     assert vector.times.finished == 4.0
 
 
-def test_a_failed_encoding_fails_its_embeddings() -> None:
+def test_an_embedding_with_an_error_has_failed() -> None:
     scheduler = Scheduler(ROOMY, (END,))
-    vector = sequence(max_output=0)
-    scheduler.submit([vector], 0.0)
-    error = MemoryError()
-    scheduler.finish_embedded(scheduler.admit(0.0), 1.0, error)
-    assert (vector.finish, vector.error) == (Finish.FAILED, error)
+    vector, spoiled = sequence(max_output=0), sequence(max_output=0)
+    scheduler.submit([vector, spoiled], 0.0)
+    spoiled.error = RuntimeError()
+    scheduler.finish_embedded(scheduler.admit(0.0).embed, 1.0)
+    assert (vector.finish, spoiled.finish) == (Finish.END, Finish.FAILED)
 
 
 # --- rows
@@ -213,14 +213,24 @@ def test_rows_that_end_well_need_no_clearing() -> None:
     assert scheduler.update(says(END, END), 0.0).clear == ()
 
 
-def test_a_failed_run_takes_only_the_rows_that_it_held() -> None:
-    old, new = sequence(), sequence()
-    scheduler = running(old, new)
-    error = RuntimeError("no memory")
-    removal = scheduler.fail_rows(1, error, 0.0)
-    assert removal.gone == (new,)
-    assert (new.finish, new.error) == (Finish.FAILED, error)
-    assert list(scheduler.rows) == [old]
+def test_a_row_with_an_error_in_place_of_a_token_fails_alone_and_is_cleared() -> None:
+    broken, sound = sequence(), sequence()
+    scheduler = running(broken, sound)
+    error = RuntimeError("broken")
+    removal = scheduler.update([error, *says(WORD)], 0.0)
+    assert (removal.gone, removal.moves, removal.clear) == ((broken,), (Move(1, 0),), (1,))
+    assert (broken.finish, broken.error, broken.tokens) == (Finish.FAILED, error, [])
+    assert sound.tokens == [WORD]
+
+
+def test_only_rows_with_an_error_fail() -> None:
+    old, broken, new = sequence(), sequence(), sequence()
+    scheduler = running(old, broken, new)
+    error = RuntimeError("broken")
+    removal = scheduler.fail_rows({1: error}, 0.0)
+    assert removal.gone == (broken,)
+    assert (broken.finish, broken.error) == (Finish.FAILED, error)
+    assert list(scheduler.rows) == [old, new]
 
 
 # --- those that nobody waits for
