@@ -6,7 +6,7 @@ from pathlib import Path
 
 from dragoman.export.bundle import TOKENIZER_FOLDER, open_bundle
 from dragoman.model.tokenizer import SentencePieceTokenizer, cut
-from dragoman.service.engine.engine import Engine, Run
+from dragoman.service.engine.engine import Cause, Engine, Run
 from dragoman.service.engine.ort_runner import OrtRunner
 from dragoman.service.engine.scheduler import Limits
 from dragoman.service.engine.sequence import Sequence
@@ -21,7 +21,10 @@ class Silent:
     def stepped(self, rows: int, seconds: float) -> None:
         """Nothing."""
 
-    def failed(self, run: Run) -> None:
+    def failed(self, run: Run, cause: Cause) -> None:
+        """Nothing."""
+
+    def wasted(self, tokens: int) -> None:
         """Nothing."""
 
     def finished(self, sequence: Sequence) -> None:

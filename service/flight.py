@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from dragoman.service.engine.engine import Engine
+from dragoman.service.engine.runner import MemoryRefusedError
 from dragoman.service.engine.sequence import Finish, QueueFullError, Sequence, StoppedError
-from dragoman.service.errors import LateError, ModelFailedError, NotServingError, OverloadedError
+from dragoman.service.errors import LateError, ModelFailedError, NoMemoryError, NotServingError, OverloadedError
 
 DEADLINE_SLACK_SECONDS = 0.1
 """By how much gRPC may end a call before the engine's clock says that its deadline has come."""
@@ -103,5 +104,7 @@ def _check(index: int, sequence: Sequence) -> None:
         return
     if isinstance(sequence.error, StoppedError):
         raise NotServingError(str(sequence.error)) from sequence.error
+    if isinstance(sequence.error, MemoryRefusedError):
+        raise NoMemoryError(index) from sequence.error
     fault = str(sequence.error) if isinstance(sequence.error, ArithmeticError) else "the runtime raised an error"
     raise ModelFailedError(index, fault) from sequence.error

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from dragoman.service.engine.runner import Memory, RowInput
+from dragoman.service.engine.runner import Memory, MemoryRefusedError, RowInput
 from dragoman.service.engine.scheduler import Step
 
 START = 1
@@ -46,6 +46,8 @@ class FakeRunner:
         """Set by every step as it begins."""
         self.fault: Exception | None = None
         """Raised by the next call that computes, once."""
+        self.most_rows = rows
+        """Every call that computes more of them at once is refused memory."""
         self.batches: list[int] = []
         """Rows of each step so far."""
         self.rests = 0
@@ -55,7 +57,7 @@ class FakeRunner:
     def embed(self, sources: Sequence[Sequence[int]]) -> list[Any]:
         import numpy as np
 
-        self._fail_if_told(source[0] for source in sources)
+        self._fail_if_told(len(sources), (source[0] for source in sources))
         self._wait()
         return [
             np.array(
@@ -66,14 +68,14 @@ class FakeRunner:
         ]
 
     def insert(self, sources: Sequence[Sequence[int]], first_row: int) -> None:
-        self._fail_if_told(source[0] for source in sources)
+        self._fail_if_told(len(sources), (source[0] for source in sources))
         for row, source in enumerate(sources, start=first_row):
             assert not self._spoiled[row], f"row {row} was not cleared"
             self._sources[row] = tuple(source)
 
     def step(self, rows: Sequence[RowInput], only: int | None = None) -> list[Step]:
         part = range(len(rows)) if only is None else range(only, only + 1)
-        self._fail_if_told(token for row in part for token in self._sources[row])
+        self._fail_if_told(len(part), (token for row in part for token in self._sources[row]))
         self._wait()
         self.batches.append(len(part))
         return [self._step_row(row, rows[row]) for row in part]
@@ -110,7 +112,9 @@ class FakeRunner:
         self.stepping.set()
         assert self.gate.wait(30), "nobody opened the gate"
 
-    def _fail_if_told(self, tokens: Iterable[int]) -> None:
+    def _fail_if_told(self, rows: int, tokens: Iterable[int]) -> None:
+        if rows > self.most_rows:
+            raise MemoryRefusedError(f"no memory for {rows} rows")
         if self.fault is not None:
             fault, self.fault = self.fault, None
             raise fault

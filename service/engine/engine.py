@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, TypeVar
 
 from dragoman.export.graphs import padded_width
-from dragoman.service.engine.runner import Memory, RowInput, Runner
-from dragoman.service.engine.scheduler import Admission, Limits, Removal, Scheduler, Step
+from dragoman.service.engine.runner import Memory, MemoryRefusedError, RowInput, Runner
+from dragoman.service.engine.scheduler import Limits, Removal, Scheduler, Step
 from dragoman.service.engine.sequence import Sequence, StoppedError
 
 log = logging.getLogger(__name__)
@@ -20,6 +20,9 @@ ENGINE = "engine"
 
 Run = Literal["embed", "insert", "step"]
 """What the runner was asked for."""
+
+Cause = Literal["error", "memory"]
+"""Why it could not: it raised an error, or was refused memory."""
 
 T = TypeVar("T")
 
@@ -42,8 +45,11 @@ class Observer(Protocol):
     def stepped(self, rows: int, seconds: float) -> None:
         """A step of the decoder gave one token to each of `rows`."""
 
-    def failed(self, run: Run) -> None:
-        """The runner raised an error."""
+    def failed(self, run: Run, cause: Cause) -> None:
+        """The runner raised."""
+
+    def wasted(self, tokens: int) -> None:
+        """So many tokens of output are made anew, because their batch was refused memory."""
 
     def finished(self, sequence: Sequence) -> None:
         """A sequence left; its `finish` says how."""
@@ -53,7 +59,8 @@ class Engine:
     """Runs sequences, many at a time, on a thread of its own.
 
     Where the runner raises, each sequence of that run is tried once more, alone. One that raises again fails; the
-    others go on, with the tokens that they would have had without it.
+    others go on, with the tokens that they would have had without it. Where memory is refused, the batch becomes
+    smaller, and what leaves it runs again later.
     """
 
     def __init__(
@@ -144,40 +151,55 @@ class Engine:
         with self._changed:
             admission = self._scheduler.admit(self.clock())
         if admission.embed:
-            self._embed(admission)
+            self._embed(admission.embed)
         if admission.insert:
-            self._insert(admission)
+            self._insert(admission.first_row)
         if self._scheduler.rows:
             self._step()
 
-    def _embed(self, admission: Admission) -> None:
+    def _embed(self, asked: Row[Sequence]) -> None:
         def embed(part: range) -> list[Any]:
-            batch = [admission.embed[place] for place in part]
+            batch = asked[part.start : part.stop]
             states = self._runner.embed([sequence.source for sequence in batch])
             self._note_encoded(batch)
             return states
 
-        found = self._attempt("embed", range(len(admission.embed)), embed)
-        for sequence, states in zip(admission.embed, found, strict=True):
+        found: list[Any]
+        try:
+            found = self._attempt("embed", range(len(asked)), embed)
+        except MemoryRefusedError as error:
+            half = len(asked) // 2
+            if half:
+                self._embed(asked[:half])
+                self._embed(asked[half:])
+                return
+            found = [error]
+        for sequence, states in zip(asked, found, strict=True):
             if isinstance(states, Exception):
                 sequence.error = states
             else:
                 sequence.states = states
         with self._changed:
-            self._scheduler.finish_embedded(admission.embed, self.clock())
-        self._deliver(admission.embed)
+            self._scheduler.finish_embedded(asked, self.clock())
+        self._deliver(asked)
 
-    def _insert(self, admission: Admission) -> None:
-        first = admission.first_row
+    def _insert(self, first_row: int) -> None:
+        """Encode the rows from `first_row` on."""
 
         def insert(part: range) -> list[None]:
-            batch = [admission.insert[row - first] for row in part]
+            batch = self._scheduler.rows[part.start : part.stop]
             self._runner.insert([sequence.source for sequence in batch], part.start)
             self._note_encoded(batch)
             return [None] * len(batch)
 
-        rows = range(first, first + len(admission.insert))
-        found = self._attempt("insert", rows, insert)
+        rows = range(first_row, len(self._scheduler.rows))
+        try:
+            found = self._attempt("insert", rows, insert)
+        except MemoryRefusedError as error:
+            self._shrink(first_row, error)
+            if first_row < len(self._scheduler.rows):
+                self._insert(first_row)
+            return
         errors = {row: error for row, error in zip(rows, found, strict=True) if error is not None}
         if errors:
             self._fail_rows(errors)
@@ -192,7 +214,11 @@ class Engine:
             return self._runner.step(rows, only=None if len(part) == len(rows) else part.start)
 
         started = self.clock()
-        steps = self._attempt("step", range(len(rows)), step)
+        try:
+            steps = self._attempt("step", range(len(rows)), step)
+        except MemoryRefusedError as error:
+            self._shrink(0, error)
+            return
         now = self.clock()
         self._observer.stepped(len(rows), now - started)
         with self._changed:
@@ -200,9 +226,15 @@ class Engine:
         self._settle(removal)
 
     def _attempt(self, run: Run, rows: range, call: Callable[[range], Row[T]]) -> list[T | Exception]:
-        """What `call` gives for `rows` together; if it raises, what it gives, or raises, for each alone."""
+        """What `call` gives for `rows` together; if it raises, what it gives, or raises, for each alone.
+
+        Raises MemoryRefusedError where there is not the memory for all of them.
+        """
         try:
             return list(call(rows))
+        except MemoryRefusedError as error:
+            self._note_failed(run, len(rows), error)
+            raise
         except Exception as error:
             self._note_failed(run, len(rows), error)
         found: list[T | Exception] = []
@@ -217,6 +249,13 @@ class Engine:
     def _fail_rows(self, errors: Mapping[int, Exception]) -> None:
         with self._changed:
             removal = self._scheduler.fail_rows(errors, self.clock())
+        self._settle(removal)
+
+    def _shrink(self, first_row: int, error: MemoryRefusedError) -> None:
+        with self._changed:
+            removal = self._scheduler.shrink(first_row, error, self.clock())
+        if removal.wasted_tokens:
+            self._observer.wasted(removal.wasted_tokens)
         self._settle(removal)
 
     def _settle(self, removal: Removal) -> None:
@@ -239,7 +278,7 @@ class Engine:
 
     def _note_failed(self, run: Run, rows: int, error: Exception) -> None:
         log.warning("%s of %d failed", run, rows, exc_info=error)
-        self._observer.failed(run)
+        self._observer.failed(run, "memory" if isinstance(error, MemoryRefusedError) else "error")
 
     def _note_encoded(self, sequences: Row[Sequence]) -> None:
         now = self.clock()

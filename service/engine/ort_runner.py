@@ -5,7 +5,8 @@ input and output at once, so that `TensorScatter` updates them in place. Binding
 of rows or a capacity changes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import onnxruntime
@@ -26,7 +27,7 @@ from dragoman.export.graphs import (
     updated,
 )
 from dragoman.service.engine.cache import SlotCache
-from dragoman.service.engine.runner import Memory, RowInput
+from dragoman.service.engine.runner import Memory, MemoryRefusedError, RowInput
 from dragoman.service.engine.scheduler import Step
 
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
@@ -35,12 +36,27 @@ FATAL_ONLY = 4
 """ONNX Runtime's log level: what goes wrong raises, and is reported once, by whoever catches it."""
 
 
+REFUSALS = ("failed to allocate memory", "bad allocation", "bad_alloc", "out of memory")
+"""How ONNX Runtime says, in lower case, that it was refused memory; the class of its errors does not tell."""
+
 UNBOUND = slice(0, 0)
 """The rows that are bound where none are."""
 
 
 class ProviderError(ValueError):
     """The execution provider that was asked for is not to be had."""
+
+
+@contextmanager
+def _refusals_told() -> Iterator[None]:
+    """Raise MemoryRefusedError in place of whatever says the same."""
+    try:
+        yield
+    except Exception as error:
+        words = str(error).lower()
+        if isinstance(error, MemoryError) or any(refusal in words for refusal in REFUSALS):
+            raise MemoryRefusedError(str(error)) from error
+        raise
 
 
 class OrtRunner:
@@ -72,11 +88,13 @@ class OrtRunner:
         self._binding = self._decoder.io_binding()
         self._bound = UNBOUND
 
+    @_refusals_told()
     def embed(self, sources: Sequence[Sequence[int]]) -> list[NDArray[np.float32]]:
         """See `Runner`."""
         hidden = self._encode(sources, ["hidden"])[0]
         return [rows[: len(source)].copy() for rows, source in zip(hidden, sources, strict=True)]
 
+    @_refusals_told()
     def insert(self, sources: Sequence[Sequence[int]], first_row: int) -> None:
         """See `Runner`."""
         names = self._encoder_outputs[1:]
@@ -89,6 +107,7 @@ class OrtRunner:
             self._cross.arrays[name][rows, :, :width] = values
         self._lengths[rows] = [len(source) for source in sources]
 
+    @_refusals_told()
     def step(self, rows: Sequence[RowInput], only: int | None = None) -> list[Step]:
         """See `Runner`."""
         part = slice(0, len(rows)) if only is None else slice(only, only + 1)

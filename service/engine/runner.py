@@ -7,6 +7,10 @@ from typing import Any, Protocol
 from dragoman.service.engine.scheduler import Step
 
 
+class MemoryRefusedError(Exception):
+    """There is not the memory for a run of so many rows; one of fewer rows may fit."""
+
+
 @dataclass(frozen=True)
 class RowInput:
     """What one row feeds to a step."""
@@ -33,7 +37,7 @@ class Memory:
 class Runner(Protocol):
     """Owns the weights and the cache. Rows 0..n-1 are in use; the engine says which, and moves them.
 
-    Called from one thread.
+    Called from one thread. Whatever computes raises MemoryRefusedError where memory is refused.
     """
 
     def embed(self, sources: Sequence[Sequence[int]]) -> list[Any]:

@@ -6,11 +6,14 @@ last one, so that the batch stays a prefix; `update` says which rows moved.
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Row
 from dataclasses import dataclass, replace
 
 from dragoman.service.engine.sequence import Finish, QueueFullError, Sequence
+
+RELIEF_SECONDS = 10.0
+"""How long after memory was refused the running batch is kept small, before it may double."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,8 @@ class Removal:
     """Rows that take the place of others; to be carried out in order."""
     clear: tuple[int, ...]
     """Rows, now free, whose cells may hold NaN or infinity; to be zeroed after the moves."""
+    wasted_tokens: int = 0
+    """Of the output of sequences that went back to the queue, which is made anew."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,8 @@ class Scheduler:
         self._waiting: deque[Sequence] = deque()
         self._rows: list[Sequence] = []
         self._waiting_tokens = 0
+        self._most_rows = limits.rows
+        self._relief = math.inf
 
     @property
     def rows(self) -> Row[Sequence]:
@@ -133,6 +140,7 @@ class Scheduler:
 
     def admit(self, now: float) -> Admission:
         """Take from the head of the queue what fits beside the running rows, in the order of arrival."""
+        self._relieve(now)
         embed: list[Sequence] = []
         insert: list[Sequence] = []
         first_row = len(self._rows)
@@ -148,7 +156,7 @@ class Scheduler:
                 # A sequence larger than the whole budget still runs, alone.
                 if self._rows and occupied + head.cost > self._limits.tokens:
                     break
-                if len(self._rows) == self._limits.rows:
+                if len(self._rows) >= self._most_rows:
                     break
             self._waiting.popleft()
             self._waiting_tokens -= head.cost
@@ -186,6 +194,26 @@ class Scheduler:
             _fail(self._rows[row], error, now)
         return self._remove_finished()
 
+    def shrink(self, first_row: int, error: Exception, now: float) -> Removal:
+        """Make the batch smaller, because a run of the rows from `first_row` on was refused memory.
+
+        The half of them that was admitted last goes back to the head of the queue, to be run anew; for a while no more
+        rows run than now are left. A row that was alone cannot be helped, and fails with `error`.
+        """
+        if len(self._rows) == 1:
+            return self.fail_rows({0: error}, now)
+        held = sorted(self._rows[first_row:], key=lambda sequence: sequence.times.admitted)
+        back = held[len(held) // 2 :]
+        wasted = sum(len(sequence.tokens) for sequence in back)
+        removal = self._take_out(back.__contains__, clear=True)
+        for sequence in back:
+            sequence.restart()
+        self._waiting.extendleft(sorted(back, key=lambda sequence: sequence.times.submitted)[::-1])
+        self._waiting_tokens += sum(sequence.cost for sequence in back)
+        self._most_rows = max(1, len(self._rows))
+        self._relief = now + RELIEF_SECONDS
+        return replace(removal, gone=(), wasted_tokens=wasted)
+
     def finish_embedded(self, embedded: Row[Sequence], now: float) -> None:
         """Finish sequences that were encoded for their states, or have an error instead."""
         for sequence in embedded:
@@ -204,14 +232,25 @@ class Scheduler:
             _finish(sequence, reason or Finish.FAILED, now)
         return everything
 
+    def _relieve(self, now: float) -> None:
+        """Let the batch grow again where memory has not been refused for a while."""
+        if now < self._relief:
+            return
+        self._most_rows = min(2 * self._most_rows, self._limits.rows)
+        self._relief = now + RELIEF_SECONDS if self._most_rows < self._limits.rows else math.inf
+
     def _remove_finished(self) -> Removal:
+        failed = any(sequence.finish is Finish.FAILED for sequence in self._rows)
+        return self._take_out(lambda sequence: sequence.finish is not None, clear=failed)
+
+    def _take_out(self, leaves: Callable[[Sequence], bool], clear: bool) -> Removal:
         before = len(self._rows)
         gone: list[Sequence] = []
         moves: list[Move] = []
         # From the last to the first, so that the row which fills a gap is always one that stays.
         for row in reversed(range(before)):
             sequence = self._rows[row]
-            if sequence.finish is None:
+            if not leaves(sequence):
                 continue
             last = len(self._rows) - 1
             if row != last:
@@ -219,8 +258,7 @@ class Scheduler:
                 self._rows[row] = self._rows[last]
             self._rows.pop()
             gone.append(sequence)
-        failed = any(sequence.finish is Finish.FAILED for sequence in gone)
-        freed = tuple(range(len(self._rows), before)) if failed else ()
+        freed = tuple(range(len(self._rows), before)) if clear else ()
         return Removal(tuple(reversed(gone)), tuple(moves), freed)
 
 

@@ -74,6 +74,12 @@ class Sequence:
         """Tokens that it may come to occupy: its source and its longest output."""
         return len(self.source) + self.max_output
 
+    def restart(self) -> None:
+        """Forget the output and when it was made: the sequence waits in the queue once more."""
+        self.tokens.clear()
+        self.log_prob = 0.0
+        self.times = Times(submitted=self.times.submitted)
+
     def cancel(self) -> None:
         """Ask for the sequence to be dropped before the next step; any thread may call it."""
         self._cancelled.set()

@@ -187,7 +187,7 @@ async def test_a_fault_of_the_runtime_is_in_the_log_and_not_in_the_answer(caplog
     async with serving(runner) as running, running.client() as client:
         calls = [client.translate([text]) for text in ("kite", "red boat", "bird")]
         kite, boat, bird = await asyncio.gather(*calls, return_exceptions=True)
-        assert running.value("dragoman_run_failures_total", model="fake", run="step") >= 2
+        assert running.value("dragoman_run_failures_total", model="fake", run="step", cause="error") >= 2
         assert running.value("dragoman_finished_total", model="fake", reason="failed") == 1
     assert isinstance(boat, ServerError)
     assert str(boat) == "the model failed on texts[0]: the runtime raised an error"
@@ -196,6 +196,20 @@ async def test_a_fault_of_the_runtime_is_in_the_log_and_not_in_the_answer(caplog
         assert answer.texts == (text,)
     assert "RuntimeError: broken" in caplog.text
     assert "boat" not in caplog.text
+
+
+@pytest.mark.parametrize("request_", [T(texts=["kite", "boat"]), E(texts=["kite", "boat"])], ids=["Translate", "Embed"])
+async def test_memory_that_is_refused_for_one_text_alone_is_told_and_one_may_come_again(request_: Any) -> None:
+    runner = FakeRunner()
+    runner.most_rows = 0
+    async with serving(runner) as running, running.client() as client:
+        error = await failure(running, request_)
+        await eventually(lambda: running.value("dragoman_active_rows", model="fake") == 0)
+        runner.most_rows = 1
+        assert (await client.translate(["kite", "boat"])).texts == ("kite", "boat")
+    assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert error.details() == "the server has not enough memory for texts[0]; come again in 1 s"
+    assert dict(error.trailing_metadata())["grpc-retry-pushback-ms"] == "1000"
 
 
 async def test_a_fault_of_our_own_is_internal_and_in_the_log(

@@ -2,6 +2,8 @@
 
 import itertools
 import random
+import subprocess
+import sys
 import threading
 import types
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +14,7 @@ import pytest
 
 from dragoman.export.bundle import Bundle
 from dragoman.export.verify import Decoded, GraphDecoder, decode_alone
-from dragoman.service.engine.engine import Engine, Run
+from dragoman.service.engine.engine import Cause, Engine, Run
 from dragoman.service.engine.ort_runner import OrtRunner, ProviderError
 from dragoman.service.engine.runner import RowInput
 from dragoman.service.engine.scheduler import Limits
@@ -29,7 +31,9 @@ class Silent:
 
     def stepped(self, rows: int, seconds: float) -> None: ...
 
-    def failed(self, run: Run) -> None: ...
+    def failed(self, run: Run, cause: Cause) -> None: ...
+
+    def wasted(self, tokens: int) -> None: ...
 
     def finished(self, sequence: Text) -> None: ...
 
@@ -166,6 +170,38 @@ def test_nan_in_unused_cells_spoils_nobody(bundle: Bundle, decoder: GraphDecoder
     runner.insert(asked[2:3], 2)
     again = runner.step([RowInput(rules.start_id, 0)] * 4)
     assert again[2] == (again[2].__class__)(alone[2].tokens[0], alone[2].log_probs[0])
+
+
+SHORT_OF_MEMORY = """
+import resource, sys
+from pathlib import Path
+from dragoman.export.bundle import open_bundle
+from dragoman.service.engine.ort_runner import OrtRunner
+from dragoman.service.engine.runner import MemoryRefusedError, RowInput
+
+runner = OrtRunner(open_bundle(Path(sys.argv[1])), provider="cpu", threads=1, max_rows=2000)
+runner.insert([[5] * 8] * 2, 0)
+pages = int(Path("/proc/self/statm").read_text().split()[0])
+most = pages * resource.getpagesize() + 2**21
+resource.setrlimit(resource.RLIMIT_AS, (most, most))
+for run in (
+    lambda: runner.embed([[5] * 60] * 2000),
+    lambda: runner.insert([[5] * 60] * 2000, 0),
+    lambda: runner.step([RowInput(1, 0)] * 2000),
+    lambda: runner.step([RowInput(1, 60)] * 2000),
+):
+    try:
+        run()
+    except MemoryRefusedError:
+        print("refused")
+print(len(runner.step([RowInput(1, 0)] * 2)))
+"""
+
+
+def test_memory_that_is_really_refused_is_told_as_that_and_less_of_it_still_runs(bundle: Bundle) -> None:
+    command = [sys.executable, "-c", SHORT_OF_MEMORY, str(bundle.folder)]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert run.stdout.split() == ["refused"] * 4 + ["2"], run.stderr
 
 
 def test_the_cache_grows_before_a_row_needs_it_and_falls_back_at_rest(bundle: Bundle) -> None:

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from dragoman.service.engine.engine import Engine, Load, Run
+from dragoman.service.engine.engine import Cause, Engine, Load, Run
+from dragoman.service.engine.runner import MemoryRefusedError
 from dragoman.service.engine.scheduler import Limits
 from dragoman.service.engine.sequence import Finish, QueueFullError, Sequence, StoppedError
 from tests.fake_runner import END, START, FakeRunner, log_prob_of, said
@@ -25,7 +26,8 @@ class Notes:
     encodings: list[tuple[int, int, int]] = field(default_factory=list)
     batches: list[int] = field(default_factory=list)
     endings: list[Finish | None] = field(default_factory=list)
-    failures: list[Run] = field(default_factory=list)
+    failures: list[tuple[Run, Cause]] = field(default_factory=list)
+    wasted_tokens: int = 0
     fault: Exception | None = None
 
     def encoded(self, rows: int, tokens: int, padding: int) -> None:
@@ -35,8 +37,11 @@ class Notes:
         assert seconds >= 0
         self.batches.append(rows)
 
-    def failed(self, run: Run) -> None:
-        self.failures.append(run)
+    def failed(self, run: Run, cause: Cause) -> None:
+        self.failures.append((run, cause))
+
+    def wasted(self, tokens: int) -> None:
+        self.wasted_tokens += tokens
 
     def finished(self, sequence: Sequence) -> None:
         if self.fault is not None:
@@ -149,7 +154,7 @@ def test_an_encoding_that_raises_once_costs_nobody_anything(
         assert sequence.finish is Finish.END
         assert sequence.tokens == (said(sequence.source) if max_output else [])
         assert max_output or sequence.states[:, 0].tolist() == list(sequence.source)
-    assert notes.failures == [run]
+    assert notes.failures == [(run, "error")]
     assert [rows for rows, _, _ in notes.encodings] == [1, 1], "each was tried again alone"
 
 
@@ -163,7 +168,7 @@ def test_a_step_that_raises_once_costs_nobody_anything(engine: Engine, runner: F
     for sequence in waiting.all():
         assert sequence.tokens == said(sequence.source)
         assert sequence.log_prob == sum(map(log_prob_of, sequence.source))
-    assert notes.failures == ["step"]
+    assert notes.failures == [("step", "error")]
     assert runner.batches[:5] == [3, 1, 1, 1, 2], "the second step was made row by row"
 
 
@@ -182,7 +187,59 @@ def test_a_sequence_that_the_runner_cannot_run_fails_alone(
     assert str(waiting.sequences[1].error) == "broken"
     for sequence in (waiting.sequences[row] for row in (0, 2, 3)):
         assert sequence.tokens == (said(sequence.source) if max_output else [])
-    assert notes.failures == [run, run], "together, and once more alone"
+    assert notes.failures == [(run, "error")] * 2, "together, and once more alone"
+    well = Waiting((12, END))
+    engine.submit(well.sequences)
+    assert well.all()[0].tokens == [12, END]
+
+
+@pytest.mark.parametrize("most_rows", [1, 2, 3])
+def test_a_batch_that_is_refused_memory_is_made_smaller_and_nothing_is_lost(
+    engine: Engine, runner: FakeRunner, notes: Notes, most_rows: int
+) -> None:
+    runner.gate.clear()
+    waiting = Waiting(*[(*range(10, 10 + length), END) for length in (3, 9, 5, 7, 4, 6)])
+    engine.submit(waiting.sequences)
+    assert runner.stepping.wait(PATIENCE)
+    runner.most_rows = most_rows
+    runner.gate.set()
+    for sequence in waiting.all():
+        assert sequence.finish is Finish.END
+        assert sequence.tokens == said(sequence.source)
+        assert sequence.log_prob == sum(map(log_prob_of, sequence.source))
+        times = sequence.times
+        order = [times.submitted, times.admitted, times.encoded, times.first_token, times.finished]
+        assert order == sorted(order)
+    assert ("step", "memory") in notes.failures
+    assert sum(notes.batches) == sum(len(sequence.tokens) for sequence in waiting.sequences) + notes.wasted_tokens
+    assert notes.wasted_tokens > 0
+    assert max(runner.batches[1:]) <= most_rows
+
+
+@pytest.mark.parametrize("max_output", [0, 5], ids=["embedding", "decoding"])
+def test_an_encoding_that_is_refused_memory_is_made_in_parts(
+    engine: Engine, runner: FakeRunner, notes: Notes, max_output: int
+) -> None:
+    runner.most_rows = 1
+    waiting = Waiting((10, END), (11, 12, END), (13, END), max_output=max_output)
+    engine.submit(waiting.sequences)
+    for sequence in waiting.all():
+        assert sequence.finish is Finish.END
+        assert sequence.tokens == (said(sequence.source) if max_output else [])
+        assert max_output or sequence.states[:, 0].tolist() == list(sequence.source)
+    assert all(cause == "memory" for _, cause in notes.failures)
+    assert [rows for rows, _, _ in notes.encodings] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("max_output", [0, 5], ids=["embedding", "decoding"])
+def test_a_sequence_that_is_refused_memory_alone_fails(engine: Engine, runner: FakeRunner, max_output: int) -> None:
+    runner.most_rows = 0
+    waiting = Waiting((10, END), (11, END), max_output=max_output)
+    engine.submit(waiting.sequences)
+    for sequence in waiting.all():
+        assert sequence.finish is Finish.FAILED
+        assert isinstance(sequence.error, MemoryRefusedError)
+    runner.most_rows = 4
     well = Waiting((12, END))
     engine.submit(well.sequences)
     assert well.all()[0].tokens == [12, END]

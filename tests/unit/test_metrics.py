@@ -87,7 +87,8 @@ def test_all_label_values_are_there_from_the_start_at_0(registry: CollectorRegis
     for reason in ("queue_full", "deadline", "too_long", "bad_request", "draining", "unauthenticated", "rate"):
         assert found["dragoman_refused_total", (reason,)] == 0
     for run in ("embed", "insert", "step"):
-        assert found["dragoman_run_failures_total", ("m", run)] == 0
+        for cause in ("error", "memory"):
+            assert found["dragoman_run_failures_total", ("m", run, cause)] == 0
     for language in ("fr", "de", "other"):
         assert found["dragoman_texts_total", ("m", "translate", language)] == 0
     assert found["dragoman_texts_total", ("m", "embed", "other")] == 0
@@ -141,10 +142,12 @@ def test_steps_and_encodings(registry: CollectorRegistry, model: ModelMetrics) -
     assert value(registry, "dragoman_step_seconds_sum") == 0.5
 
 
-def test_runs_that_raised_are_counted_by_what_ran(registry: CollectorRegistry, model: ModelMetrics) -> None:
-    model.failed("step")
-    assert value(registry, "dragoman_run_failures_total", run="step") == 1
-    assert value(registry, "dragoman_run_failures_total", run="insert") == 0
+def test_runs_that_failed_are_counted_by_what_ran_and_why(registry: CollectorRegistry, model: ModelMetrics) -> None:
+    model.failed("step", "memory")
+    model.wasted(7)
+    assert value(registry, "dragoman_run_failures_total", run="step", cause="memory") == 1
+    assert value(registry, "dragoman_run_failures_total", run="step", cause="error") == 0
+    assert value(registry, "dragoman_tokens_total", kind="wasted") == 7
 
 
 def test_a_language_that_the_bundle_does_not_have_makes_no_series(

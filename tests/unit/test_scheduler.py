@@ -6,7 +6,7 @@ from collections.abc import Sequence as Row
 
 import pytest
 
-from dragoman.service.engine.scheduler import Limits, Move, Removal, Scheduler, Step
+from dragoman.service.engine.scheduler import RELIEF_SECONDS, Limits, Move, Removal, Scheduler, Step
 from dragoman.service.engine.sequence import Finish, QueueFullError, Sequence, StoppedError
 
 END = 2
@@ -231,6 +231,80 @@ def test_only_rows_with_an_error_fail() -> None:
     assert removal.gone == (broken,)
     assert (broken.finish, broken.error) == (Finish.FAILED, error)
     assert list(scheduler.rows) == [old, new]
+
+
+# --- memory that was refused
+
+
+def test_the_half_that_came_last_goes_back_to_the_head_of_the_queue() -> None:
+    scheduler = Scheduler(ROOMY, (END,))
+    texts = [sequence() for _ in range(6)]
+    for now, text in enumerate(texts):
+        scheduler.submit([text], now)
+        scheduler.admit(now)
+    leaver = texts.pop(1)
+    scheduler.update(says(WORD, END, WORD, WORD, WORD, WORD), 6.0)
+    assert list(scheduler.rows)[1] is texts[-1], "the rows are not in the order of arrival any more"
+    late = sequence()
+    scheduler.submit([late], 6.5)
+    removal = scheduler.shrink(0, MemoryError(), 7.0)
+    assert (removal.gone, removal.wasted_tokens) == ((), 3)
+    assert list(scheduler.rows) == texts[:2]
+    assert scheduler.waiting_tokens == sum(each.cost for each in (*texts[2:], late))
+    assert leaver.finish is Finish.END
+    for text in texts[2:]:
+        assert (text.tokens, text.log_prob, text.finish) == ([], 0.0, None)
+        assert (text.times.admitted, text.times.encoded, text.times.first_token) == (0.0, 0.0, 0.0)
+    assert texts[2].times.submitted == 3.0
+    scheduler.update(says(END, END), 8.0)
+    assert scheduler.admit(8.0).insert == (texts[2], texts[3]), "no more than fitted"
+    assert scheduler.admit(8.0).insert == ()
+
+
+def test_what_the_runner_does_about_a_smaller_batch() -> None:
+    a, b, c, d = sequence(), sequence(), sequence(), sequence()
+    scheduler = running(a, b, c, d)
+    scheduler.update(says(END, WORD, WORD, WORD), 1.0)
+    assert list(scheduler.rows) == [d, b, c]
+    slots: list[Sequence | None] = [d, b, c, None]
+    removal = scheduler.shrink(0, MemoryError(), 2.0)
+    apply(removal, slots)
+    assert slots[: len(scheduler.rows)] == list(scheduler.rows)
+    assert set(removal.clear) == {1, 2}
+
+
+def test_of_a_refused_encoding_only_the_new_go_back() -> None:
+    old = [sequence() for _ in range(3)]
+    scheduler = running(*old)
+    new = [sequence() for _ in range(2)]
+    scheduler.submit(new, 1.0)
+    scheduler.admit(1.0)
+    scheduler.shrink(3, MemoryError(), 2.0)
+    assert list(scheduler.rows) == [*old, new[0]]
+    scheduler.shrink(3, MemoryError(), 2.0)
+    assert list(scheduler.rows) == old
+    assert scheduler.admit(3.0).insert == (), "until one has left"
+    scheduler.update(says(END, WORD, WORD), 4.0)
+    assert scheduler.admit(4.0).insert == (new[0],)
+
+
+def test_a_row_that_is_refused_memory_alone_fails() -> None:
+    text = sequence()
+    scheduler = running(text)
+    error = MemoryError()
+    assert scheduler.shrink(0, error, 1.0).gone == (text,)
+    assert (text.finish, text.error) == (Finish.FAILED, error)
+
+
+def test_the_batch_grows_again_when_memory_has_not_been_refused_for_a_while() -> None:
+    scheduler = running(*[sequence() for _ in range(8)])
+    for _ in range(2):
+        scheduler.shrink(0, MemoryError(), 0.0)
+    rows = []
+    for now in (0.9, 1.0, 1.9, 2.0, 3.0):
+        scheduler.admit(now * RELIEF_SECONDS)
+        rows.append(len(scheduler.rows))
+    assert rows == [2, 4, 4, 8, 8]
 
 
 # --- those that nobody waits for
