@@ -9,7 +9,8 @@
     │   └── NoMemoryError          there was not the memory for a text, even alone
     ├── LateError                  the caller's deadline has passed
     │   └── TooLateError           before the engine had its texts
-    ├── NotServingError            the server is starting, stopping, or out of order
+    ├── NotServingError            the server is starting, stopping, hanging, or out of order
+    │   └── GivenUpError           the model did not answer in time
     └── ModelFailedError           the model itself failed on a text
 
 Messages are one line of ASCII, and never repeat a text. Of the caller's words only the names of languages and
@@ -113,7 +114,13 @@ class TooLateError(LateError):
 class NotServingError(ServiceError):
     """The server takes no calls now."""
 
-    refusal = "draining"
+    refusal: ClassVar[str | None] = "draining"
+
+
+class GivenUpError(NotServingError):
+    """The call was in the engine when the model ceased to answer."""
+
+    refusal = None
 
 
 class ModelFailedError(ServiceError):

@@ -60,6 +60,12 @@ class ServerSettings:
     max_texts: int = _setting(1024, "Most texts of one call.", 1)
     max_message_bytes: int = _setting(4 * 2**20, "Largest request.", 1024, 2**31 - 1)
     max_answer_bytes: int = _setting(64 * 2**20, "Largest answer of Embed, by its vectors.", 1024, 2**31 - 1)
+    run_timeout_seconds: int = _setting(
+        30,
+        "How long the model may take for one step or one encoding before the server is held to hang and answers nobody "
+        "until it goes on; 0 waits for ever.",
+        0,
+    )
     grace_seconds: int = _setting(20, "How long running calls may go on after SIGTERM or SIGINT.", 0)
     verify: bool = _setting(True, "Replay the bundle's golden answers before serving.")
 

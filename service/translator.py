@@ -22,7 +22,7 @@ from dragoman.model.tokenizer import Tokenizer
 from dragoman.service.engine.engine import Engine
 from dragoman.service.engine.sequence import Finish, Sequence
 from dragoman.service.errors import InvalidRequestError, ModelFailedError, TooLateError
-from dragoman.service.flight import Order, fly
+from dragoman.service.flight import Flights, Order
 from dragoman.service.languages import resolve_language
 from dragoman.service.metrics import ModelMetrics
 from dragoman.service.pooling import pool
@@ -69,6 +69,7 @@ class Translator:
         self._manifest = manifest
         self._tokenizer = tokenizer
         self._engine = engine
+        self._flights = Flights(engine)
         self._limits = limits
         self._metrics = metrics
         rules = manifest.decoding
@@ -103,7 +104,7 @@ class Translator:
             for index, source in enumerate(sources)
             if not self._reader.is_blank(source)
         ]
-        flown = await fly(self._engine, orders, deadline, _leave_alone)
+        flown = await self._flights.fly(orders, deadline, _leave_alone)
         started = time.monotonic()
         outputs = await self._write(flown)
         self._metrics.translated(len(texts), target, time.monotonic() - started)
@@ -146,7 +147,7 @@ class Translator:
             vectors[place] = pool(states, pooling, normalize)
 
         orders = [Order(index, source.ids, 0) for index, source in enumerate(sources)]
-        flown = await fly(self._engine, orders, deadline, pool_one)
+        flown = await self._flights.fly(orders, deadline, pool_one)
         self._metrics.embedded(len(texts))
         return EmbedResult(
             embeddings=tuple(map(_embedding, sources, vectors)),
@@ -155,6 +156,10 @@ class Translator:
             model_version=self._manifest.version,
             timings=_timings(flown, tokenize_seconds),
         )
+
+    def give_up(self, reason: str) -> None:
+        """Answer every call that waits for the engine with GivenUpError."""
+        self._flights.give_up(reason)
 
     def _deadline(self, seconds_left: float | None) -> float | None:
         """By the engine's clock."""

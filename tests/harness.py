@@ -6,6 +6,7 @@ import functools
 import random
 import socket
 import tempfile
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -165,10 +166,11 @@ async def serving(
     what: Manifest | None = None,
     settings: ServerSettings | None = None,
     grace_seconds: float = 1,
+    clock: Callable[[], float] = time.monotonic,
 ) -> AsyncIterator[Running]:
     """A server that serves; stopped at the end."""
     runner, what = runner or FakeRunner(), what or manifest()
-    server = Server(loopback(settings), what)
+    server = Server(loopback(settings), what, clock)
     await server.open()
     try:
         await server.add(loaded(runner, what))

@@ -3,8 +3,9 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Row
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -79,6 +80,7 @@ class Engine:
         self._scheduler = Scheduler(limits, end_ids)
         self._changed = threading.Condition()
         self._stopped = False
+        self._busy_since: float | None = None
         self._ended: Callable[[], None] = lambda: None
         self._thread = threading.Thread(target=self._loop, name=ENGINE, daemon=True)
 
@@ -116,6 +118,11 @@ class Engine:
         """What the runner holds now; any thread may call it."""
         return self._runner.memory()
 
+    def busy_seconds(self) -> float:
+        """How long the runner has been at what it does now, 0 if it does nothing; any thread may call it."""
+        since = self._busy_since
+        return 0.0 if since is None else self.clock() - since
+
     # --- the engine's thread
 
     def _loop(self) -> None:
@@ -138,7 +145,8 @@ class Engine:
             idle = self._scheduler.idle and not self._stopped
         if idle:
             # Not under the lock: giving back memory takes time, and callers would wait for it.
-            self._runner.rest()
+            with self._busy():
+                self._runner.rest()
         with self._changed:
             self._changed.wait_for(lambda: self._stopped or not self._scheduler.idle)
             return not self._stopped
@@ -231,7 +239,8 @@ class Engine:
         Raises MemoryRefusedError where there is not the memory for all of them.
         """
         try:
-            return list(call(rows))
+            with self._busy():
+                return list(call(rows))
         except MemoryRefusedError as error:
             self._note_failed(run, len(rows), error)
             raise
@@ -240,11 +249,21 @@ class Engine:
         found: list[T | Exception] = []
         for row in rows:
             try:
-                found += call(range(row, row + 1))
+                with self._busy():
+                    found += call(range(row, row + 1))
             except Exception as error:
                 self._note_failed(run, 1, error)
                 found.append(error)
         return found
+
+    @contextmanager
+    def _busy(self) -> Iterator[None]:
+        """The time in which the runner has the thread."""
+        self._busy_since = self.clock()
+        try:
+            yield
+        finally:
+            self._busy_since = None
 
     def _fail_rows(self, errors: Mapping[int, Exception]) -> None:
         with self._changed:
@@ -260,10 +279,11 @@ class Engine:
 
     def _settle(self, removal: Removal) -> None:
         try:
-            for move in removal.moves:
-                self._runner.move_row(move.source, move.target)
-            for row in removal.clear:
-                self._runner.clear_row(row)
+            with self._busy():
+                for move in removal.moves:
+                    self._runner.move_row(move.source, move.target)
+                for row in removal.clear:
+                    self._runner.clear_row(row)
         finally:
             self._deliver(removal.gone)
 

@@ -216,9 +216,7 @@ async def test_one_failed_text_fails_the_call_and_frees_the_others() -> None:
 
 
 async def test_an_error_of_the_runtime_is_not_shown_to_the_caller() -> None:
-    runner = FakeRunner()
-    async with translating(runner) as bench:
-        runner.fault = RuntimeError("/secret/path: node 7")
+    async with translating(FakeRunner(broken=(token_of("kite"),))) as bench:
         with pytest.raises(ModelFailedError) as caught:
             await bench.translator.translate(["kite"])
         assert str(caught.value) == "the model failed on texts[0]: the runtime raised an error"
