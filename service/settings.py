@@ -4,6 +4,7 @@ from dataclasses import Field, dataclass, field, fields
 from typing import TypeVar, cast
 
 from dragoman.service.cpus import allowed_cpus
+from dragoman.service.engine.repetition import Repetition
 from dragoman.service.engine.scheduler import Limits
 
 PREFIX = "DRAGOMAN_"
@@ -57,6 +58,10 @@ class ServerSettings:
     queue_tokens: int = _setting(
         262144, "Most tokens, of sources and longest outputs together, that wait; a call beyond is refused.", 1
     )
+    repetition_tokens: int = _setting(
+        16, "Longest pattern, in tokens, that makes a loop of an output, which is then stopped; 0 stops none.", 0, 256
+    )
+    repetition_times: int = _setting(10, "How many times in a row a pattern makes a loop.", 2)
     max_texts: int = _setting(1024, "Most texts of one call.", 1)
     max_message_bytes: int = _setting(4 * 2**20, "Largest request.", 1024, 2**31 - 1)
     max_answer_bytes: int = _setting(64 * 2**20, "Largest answer of Embed, by its vectors.", 1024, 2**31 - 1)
@@ -88,6 +93,7 @@ class ServerSettings:
             encode_tokens=self.encode_tokens,
             queue_sequences=self.queue_sequences,
             queue_tokens=self.queue_tokens,
+            repetition=Repetition(self.repetition_tokens, self.repetition_times) if self.repetition_tokens else None,
         )
 
 

@@ -46,7 +46,11 @@ MANY_TOKENS = 4096
 
 BYTES_PER_NUMBER = 4
 
-FINISH_REASONS: dict[Finish | None, FinishReason] = {Finish.END: FinishReason.END, Finish.LENGTH: FinishReason.LENGTH}
+FINISH_REASONS: dict[Finish | None, FinishReason] = {
+    Finish.END: FinishReason.END,
+    Finish.LENGTH: FinishReason.LENGTH,
+    Finish.REPETITION: FinishReason.REPETITION,
+}
 
 T = TypeVar("T")
 

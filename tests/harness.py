@@ -151,8 +151,9 @@ def health(channel: grpc.aio.Channel) -> Any:
 
 
 def loopback(settings: ServerSettings | None = None) -> ServerSettings:
-    """The settings with free ports."""
-    return dataclasses.replace(settings or ServerSettings(), port=0, metrics_port=0, threads=1)
+    """The settings with free ports; unless others are given, FakeRunner may say a word as often as its source does."""
+    settings = settings or ServerSettings(repetition_tokens=0)
+    return dataclasses.replace(settings, port=0, metrics_port=0, threads=1)
 
 
 def loaded(runner: FakeRunner, what: Manifest) -> LoadedModel:

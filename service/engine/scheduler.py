@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Row
 from dataclasses import dataclass, replace
 
+from dragoman.service.engine.repetition import Repetition
 from dragoman.service.engine.sequence import Finish, QueueFullError, Sequence
 
 RELIEF_SECONDS = 10.0
@@ -28,6 +29,8 @@ class Limits:
     """Most padded source tokens that are encoded between two steps, so that running rows never wait long."""
     queue_sequences: int
     queue_tokens: int
+    repetition: Repetition | None = None
+    """Where an output is stopped before its limit; None lets every loop run."""
 
 
 @dataclass(frozen=True)
@@ -171,6 +174,7 @@ class Scheduler:
 
     def update(self, steps: Row[Step | Exception], now: float) -> Removal:
         """Give each row its new token, and take out the rows that are finished by it or have an error instead."""
+        repetition = self._limits.repetition
         for sequence, step in zip(self._rows, steps, strict=True):
             if isinstance(step, Exception):
                 _fail(sequence, step, now)
@@ -186,6 +190,8 @@ class Scheduler:
                 _finish(sequence, Finish.END, now)
             elif len(sequence.tokens) >= sequence.max_output:
                 _finish(sequence, Finish.LENGTH, now)
+            elif repetition is not None and repetition.ends(sequence.tokens):
+                _finish(sequence, Finish.REPETITION, now)
         return self._remove_finished()
 
     def fail_rows(self, errors: Mapping[int, Exception], now: float) -> Removal:

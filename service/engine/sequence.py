@@ -14,6 +14,8 @@ class Finish(Enum):
     """The model chose an end token, or the states of an embedding are there."""
     LENGTH = "length"
     """The limit of output tokens was reached."""
+    REPETITION = "repetition"
+    """The output had become a loop."""
     CANCELLED = "cancelled"
     """The caller went away."""
     DEADLINE = "deadline"

@@ -48,7 +48,8 @@ def main(folder: Path, ways: set[str]) -> None:
             threading.Event().wait()
         return loaded(runner, bundle.manifest)
 
-    settings = ServerSettings(port=0, metrics_port=0, threads=1, grace_seconds=0 if "impatient" in ways else 20)
+    grace = 0 if "impatient" in ways else 20
+    settings = ServerSettings(port=0, metrics_port=0, threads=1, repetition_tokens=0, grace_seconds=grace)
     try:
         serve(settings, folder, load, verify)
     except StartupError as error:

@@ -16,6 +16,7 @@ from dragoman.export.bundle import Bundle
 from dragoman.export.verify import Decoded, GraphDecoder, decode_alone
 from dragoman.service.engine.engine import Cause, Engine, Run
 from dragoman.service.engine.ort_runner import OrtRunner, ProviderError
+from dragoman.service.engine.repetition import Repetition
 from dragoman.service.engine.runner import RowInput
 from dragoman.service.engine.scheduler import Limits
 from dragoman.service.engine.sequence import Finish
@@ -48,9 +49,9 @@ def runner_of(bundle: Bundle, rows: int, threads: int = 1) -> OrtRunner:
     return OrtRunner(bundle, provider="cpu", threads=threads, max_rows=rows)
 
 
-def start(bundle: Bundle, runner: OrtRunner, rows: int) -> Engine:
+def start(bundle: Bundle, runner: OrtRunner, rows: int, repetition: Repetition | None = None) -> Engine:
     rules = bundle.manifest.decoding
-    limits = Limits(rows, 10**6, 256, 10**4, 10**7)
+    limits = Limits(rows, 10**6, 256, 10**4, 10**7, repetition)
     engine = Engine(runner, limits, rules.start_id, rules.end_ids, Silent())
     engine.start()
     return engine
@@ -116,6 +117,21 @@ def test_an_output_ends_at_its_own_limit(engine: Engine, decoder: GraphDecoder) 
 
 def decode_of(decoder: GraphDecoder, asked: Sequence[tuple[Source, int]]) -> list[Decoded]:
     return decode_alone(decoder, [source for source, _ in asked], [limit for _, limit in asked])
+
+
+def test_a_loop_that_is_stopped_leaves_a_prefix_of_what_it_would_have_said(bundle: Bundle, engine: Engine) -> None:
+    asked = [(source, 60) for source in sources(40, seed=5)]
+    whole = run(engine, asked)
+    guarded = start(bundle, runner_of(bundle, 8), 8, Repetition(tokens=8, times=2))
+    try:
+        found = run(guarded, asked)
+    finally:
+        guarded.stop()
+    assert {Finish.REPETITION, Finish.END} <= {text.finish for text in found}
+    for text, unguarded in zip(found, whole, strict=True):
+        assert text.tokens == unguarded.tokens[: len(text.tokens)]
+        assert text.finish in (unguarded.finish, Finish.REPETITION)
+        assert text.finish is Finish.REPETITION or text.tokens == unguarded.tokens
 
 
 @pytest.mark.parametrize("at", [1, 2, 17, 40])

@@ -3,9 +3,11 @@ import random
 import subprocess
 import sys
 from collections.abc import Sequence as Row
+from dataclasses import replace
 
 import pytest
 
+from dragoman.service.engine.repetition import Repetition
 from dragoman.service.engine.scheduler import RELIEF_SECONDS, Limits, Move, Removal, Scheduler, Step
 from dragoman.service.engine.sequence import Finish, QueueFullError, Sequence, StoppedError
 
@@ -231,6 +233,49 @@ def test_only_rows_with_an_error_fail() -> None:
     assert removal.gone == (broken,)
     assert (broken.finish, broken.error) == (Finish.FAILED, error)
     assert list(scheduler.rows) == [old, new]
+
+
+@pytest.mark.parametrize("pattern", [(15,), (15, 16), (15, 15, 16), (15, 16, 17, 18)], ids=str)
+def test_an_output_that_has_become_a_loop_is_stopped(pattern: tuple[int, ...]) -> None:
+    guarded, sound = sequence(max_output=100), sequence(max_output=100)
+    scheduler = running(guarded, sound, limits=replace(ROOMY, repetition=Repetition(4, 3)))
+    said = [1, 3, 4, *pattern * 5]
+    for place, token in enumerate(said):
+        if guarded.finish is None:
+            scheduler.update(says(token, 100 + place), float(place))
+    assert guarded.finish is Finish.REPETITION
+    assert guarded.tokens == [1, 3, 4, *pattern * 3], "the third time makes it a loop"
+    assert sound.finish is None
+
+
+@pytest.mark.parametrize(
+    "said", [(5, 5, 6) * 2, (1, 2, 3, 4, 5) * 6, (5, 5, 6, 5, 5, 7, 5, 5, 8)], ids=["too few", "too long", "no pattern"]
+)
+def test_what_is_no_loop_goes_on(said: tuple[int, ...]) -> None:
+    text = sequence(max_output=len(said) + 1)
+    scheduler = running(text, limits=replace(ROOMY, repetition=Repetition(4, 3)))
+    for token in said:
+        scheduler.update(says(token + 10), 0.0)
+    assert (text.finish, len(text.tokens)) == (None, len(said))
+
+
+def test_an_end_and_a_limit_come_before_a_loop() -> None:
+    ended, cut = sequence(max_output=9), sequence(max_output=2)
+    scheduler = running(ended, cut, limits=replace(ROOMY, repetition=Repetition(4, 2)))
+    scheduler.update(says(END, WORD), 0.0)
+    scheduler.update(says(WORD), 0.0)
+    assert (ended.finish, cut.finish) == (Finish.END, Finish.LENGTH)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_loop_is_found_where_comparing_everything_finds_it(seed: int) -> None:
+    rng = random.Random(seed)
+    rule = Repetition(rng.randint(1, 5), rng.randint(2, 4))
+    output: list[int] = []
+    for _ in range(400):
+        output.append(rng.choice((5, 5, 6)))
+        loops = any(output[-size * rule.times :] == output[-size:] * rule.times for size in range(1, rule.tokens + 1))
+        assert rule.ends(output) is loops
 
 
 # --- memory that was refused

@@ -8,9 +8,10 @@ from click.testing import CliRunner
 from dragoman.service import server
 from dragoman.service.cli.serve import serve
 from dragoman.service.cpus import allowed_cpus
+from dragoman.service.engine.repetition import Repetition
 from dragoman.service.settings import ServerSettings, meaning_of, variable_of
 
-UNITS = ("seconds", "bytes", "tokens", "rows", "texts", "sequences", "port", "threads")
+UNITS = ("seconds", "bytes", "tokens", "rows", "texts", "sequences", "port", "threads", "times")
 
 
 def options() -> dict[str, click.Option]:
@@ -54,7 +55,7 @@ def test_a_variable_does_what_its_option_does(started: list[ServerSettings], nam
     text = str(value).lower()
     flag = f"--{name.replace('_', '-')}"
     arguments = [flag.replace("--", "--no-")] if value is False else [flag, text]
-    if name in ("threads", "max_rows"):
+    if name in ("threads", "max_rows", "repetition_tokens"):
         arguments[-1], text, value = "3", "3", 3
     assert run(*arguments).exit_code == 0
     assert run(env={variable_of(name): text}).exit_code == 0
@@ -85,6 +86,12 @@ def test_a_misspelt_provider_is_refused_with_the_list(started: list[ServerSettin
     assert result.exit_code != 0
     assert "'auto', 'cpu', 'cuda'" in result.stderr
     assert not started
+
+
+def test_a_loop_is_stopped_unless_told_otherwise() -> None:
+    assert ServerSettings(repetition_tokens=3, repetition_times=5).limits.repetition == Repetition(3, 5)
+    assert ServerSettings().limits.repetition is not None
+    assert ServerSettings(repetition_tokens=0).limits.repetition is None
 
 
 def test_threads_are_those_allowed_unless_told_otherwise() -> None:

@@ -1,4 +1,5 @@
 import asyncio
+import dataclasses
 import threading
 from collections.abc import AsyncIterator
 from collections.abc import Sequence as Row
@@ -200,6 +201,16 @@ async def test_a_call_whose_deadline_passes_in_the_engine_is_late() -> None:
     tokens = bench.registry.get_sample_value("dragoman_tokens_total", {"model": "fake", "kind": "wasted"})
     assert tokens
     assert tokens > 0
+
+
+async def test_an_output_is_bounded_by_the_length_of_its_source() -> None:
+    what = manifest(max_output_tokens=FOREVER)
+    bounded = dataclasses.replace(what.decoding, output_factor=1.5, output_margin=4)
+    runner = FakeRunner(endless=(token_of("kite"),))
+    async with translating(runner, dataclasses.replace(what, decoding=bounded)) as bench:
+        result = await bench.translator.translate(["kite", "red kite flies"])
+    sources = [translation.source_tokens for translation in result.translations]
+    assert [translation.output_tokens for translation in result.translations] == [int(1.5 * n) + 4 for n in sources]
 
 
 # --- failures
