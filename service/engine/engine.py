@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, TypeVar
 
 from dragoman.export.graphs import padded_width
+from dragoman.service.engine.buckets import batches
+from dragoman.service.engine.queue import Queue
 from dragoman.service.engine.runner import Memory, MemoryRefusedError, RowInput, Runner
 from dragoman.service.engine.scheduler import Limits, Removal, Scheduler, Step
 from dragoman.service.engine.sequence import Sequence, StoppedError
@@ -77,7 +79,8 @@ class Engine:
         self._runner = runner
         self._start_id = start_id
         self._observer = observer
-        self._scheduler = Scheduler(limits, end_ids)
+        self._queue = Queue(limits.queue_sequences, limits.queue_tokens)
+        self._scheduler = Scheduler(limits, end_ids, self._queue)
         self._changed = threading.Condition()
         self._stopped = False
         self._busy_since: float | None = None
@@ -105,14 +108,13 @@ class Engine:
         with self._changed:
             if self._stopped:
                 raise StoppedError("the engine has stopped")
-            self._scheduler.submit(sequences, self.clock())
+            self._queue.submit(sequences, self.clock())
             self._changed.notify()
 
     def load(self) -> Load:
         """What there is to do now; any thread may call it."""
         with self._changed:
-            scheduler = self._scheduler
-            return Load(scheduler.waiting_sequences, scheduler.waiting_tokens, len(scheduler.rows))
+            return Load(len(self._queue), self._queue.tokens, len(self._scheduler.rows))
 
     def memory(self) -> Memory:
         """What the runner holds now; any thread may call it."""
@@ -158,10 +160,9 @@ class Engine:
         self._settle(removal)
         with self._changed:
             admission = self._scheduler.admit(self.clock())
-        if admission.embed:
-            self._embed(admission.embed)
-        if admission.insert:
-            self._insert(admission.first_row)
+        for batch in batches(admission.embed):
+            self._embed(batch)
+        self._insert(admission.first_row)
         if self._scheduler.rows:
             self._step()
 
@@ -192,7 +193,7 @@ class Engine:
         self._deliver(asked)
 
     def _insert(self, first_row: int) -> None:
-        """Encode the rows from `first_row` on."""
+        """Encode the rows from `first_row` on, those of like length together."""
 
         def insert(part: range) -> list[None]:
             batch = self._scheduler.rows[part.start : part.stop]
@@ -200,15 +201,19 @@ class Engine:
             self._note_encoded(batch)
             return [None] * len(batch)
 
-        rows = range(first_row, len(self._scheduler.rows))
-        try:
-            found = self._attempt("insert", rows, insert)
-        except MemoryRefusedError as error:
-            self._shrink(first_row, error)
-            if first_row < len(self._scheduler.rows):
-                self._insert(first_row)
-            return
-        errors = {row: error for row, error in zip(rows, found, strict=True) if error is not None}
+        errors: dict[int, Exception] = {}
+        row = first_row
+        while row < len(self._scheduler.rows):
+            batch = next(batches(self._scheduler.rows[row:]))
+            rows = range(row, row + len(batch))
+            try:
+                found = self._attempt("insert", rows, insert)
+            except MemoryRefusedError as error:
+                # Those that are not encoded yet become fewer.
+                self._shrink(row, error)
+                continue
+            errors.update((row, error) for row, error in zip(rows, found, strict=True) if error is not None)
+            row = rows.stop
         if errors:
             self._fail_rows(errors)
 

@@ -1,8 +1,7 @@
 """One text on its way through the engine."""
 
-import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -69,7 +68,9 @@ class Sequence:
     error: Exception | None = None
     """What went wrong, where finish is FAILED."""
     times: Times = Times()
-    _cancelled: threading.Event = field(default_factory=threading.Event)
+    cancelled: bool = False
+    tell_cancelled: Callable[["Sequence"], object] | None = None
+    """Called by `cancel`, on its thread: whoever holds the sequence would otherwise have to ask again and again."""
 
     @property
     def cost(self) -> int:
@@ -84,13 +85,21 @@ class Sequence:
 
     def cancel(self) -> None:
         """Ask for the sequence to be dropped before the next step; any thread may call it."""
-        self._cancelled.set()
+        self.cancelled = True
+        if self.tell_cancelled is not None:
+            self.tell_cancelled(self)
+
+    def end(self, finish: Finish, now: float, error: Exception | None = None) -> None:
+        """Say how and when it ended."""
+        self.finish = finish
+        self.error = error
+        self.times = replace(self.times, finished=now)
 
     def dead(self, now: float) -> Finish | None:
         """Why nobody waits for this sequence any more, if so."""
         # First, since a caller whose deadline has passed goes away as well.
         if self.deadline is not None and now >= self.deadline:
             return Finish.DEADLINE
-        if self._cancelled.is_set():
+        if self.cancelled:
             return Finish.CANCELLED
         return None

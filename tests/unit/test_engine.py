@@ -100,6 +100,21 @@ def test_every_sequence_gets_its_own_output(engine: Engine, notes: Notes) -> Non
     assert sum(tokens for _, tokens, _ in notes.encodings) == sum(map(len, sources))
 
 
+def test_sources_of_like_length_are_encoded_together(engine: Engine, runner: FakeRunner, notes: Notes) -> None:
+    runner.gate.clear()
+    first = Waiting((10, END))
+    engine.submit(first.sequences)
+    assert runner.stepping.wait(PATIENCE)
+    sources = [(*range(10, 10 + length), END) for length in (3, 40, 5)]
+    waiting = Waiting(*sources, max_output=60)
+    vectors = Waiting(*sources, max_output=0)
+    engine.submit([*waiting.sequences, *vectors.sequences])
+    runner.gate.set()
+    assert [sequence.tokens for sequence in waiting.all()] == [said(source) for source in sources]
+    assert [len(sequence.states) for sequence in vectors.all()] == [len(source) for source in sources]
+    assert [(rows, padding) for rows, _, padding in notes.encodings[1:]] == [(2, 6), (1, 7), (2, 6), (1, 7)]
+
+
 def test_a_short_text_does_not_wait_for_a_long_one(engine: Engine, runner: FakeRunner) -> None:
     long = Waiting((98, END), max_output=FOREVER)
     engine.submit(long.sequences)

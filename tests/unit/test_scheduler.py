@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from dragoman.service.engine.queue import Queue
 from dragoman.service.engine.repetition import Repetition
 from dragoman.service.engine.scheduler import RELIEF_SECONDS, Limits, Move, Removal, Scheduler, Step
 from dragoman.service.engine.sequence import Finish, QueueFullError, Sequence, StoppedError
@@ -27,10 +28,18 @@ def sequence(source: int = 3, max_output: int = 5, deadline: float | None = None
     return Sequence(tuple(range(10, 10 + source)), max_output, lambda _: None, deadline)
 
 
-def running(*sequences: Sequence, limits: Limits = ROOMY) -> Scheduler:
+class Scheduled(Scheduler):
+    """A scheduler and its queue."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.queue = Queue(limits.queue_sequences, limits.queue_tokens)
+        super().__init__(limits, (END, OTHER_END), self.queue)
+
+
+def running(*sequences: Sequence, limits: Limits = ROOMY) -> Scheduled:
     """A scheduler whose rows are `sequences`."""
-    scheduler = Scheduler(limits, (END, OTHER_END))
-    scheduler.submit(sequences, 0.0)
+    scheduler = Scheduled(limits)
+    scheduler.queue.submit(sequences, 0.0)
     scheduler.admit(0.0)
     assert list(scheduler.rows) == list(sequences)
     return scheduler
@@ -52,42 +61,42 @@ def apply(removal: Removal, slots: list[Sequence | None]) -> None:
 
 
 def test_sequences_run_in_the_order_of_arrival() -> None:
-    scheduler = Scheduler(limits(rows=2), (END,))
+    scheduler = Scheduled(limits(rows=2))
     first, second, third = sequence(), sequence(), sequence()
-    scheduler.submit([first], 1.0)
-    scheduler.submit([second, third], 2.0)
+    scheduler.queue.submit([first], 1.0)
+    scheduler.queue.submit([second, third], 2.0)
     admission = scheduler.admit(3.0)
     assert admission.insert == (first, second)
     assert admission.first_row == 0
     assert list(scheduler.rows) == [first, second]
-    assert scheduler.waiting_sequences == 1
+    assert len(scheduler.queue) == 1
     assert (first.times.submitted, second.times.submitted, third.times.submitted) == (1.0, 2.0, 2.0)
     assert (first.times.admitted, third.times.admitted) == (3.0, 0.0)
 
 
 def test_a_request_that_does_not_fit_is_refused_whole() -> None:
-    scheduler = Scheduler(limits(queue_sequences=3), (END,))
-    scheduler.submit([sequence(), sequence()], 0.0)
+    scheduler = Scheduled(limits(queue_sequences=3))
+    scheduler.queue.submit([sequence(), sequence()], 0.0)
     with pytest.raises(QueueFullError, match="the queue holds 2 of 3 sequences"):
-        scheduler.submit([sequence(), sequence()], 0.0)
-    assert scheduler.waiting_sequences == 2
-    scheduler.submit([sequence()], 0.0)
-    assert scheduler.waiting_sequences == 3
+        scheduler.queue.submit([sequence(), sequence()], 0.0)
+    assert len(scheduler.queue) == 2
+    scheduler.queue.submit([sequence()], 0.0)
+    assert len(scheduler.queue) == 3
 
 
 def test_the_queue_is_bounded_in_tokens_of_source_and_longest_output() -> None:
-    scheduler = Scheduler(limits(queue_tokens=20), (END,))
-    scheduler.submit([sequence(source=3, max_output=9)], 0.0)
+    scheduler = Scheduled(limits(queue_tokens=20))
+    scheduler.queue.submit([sequence(source=3, max_output=9)], 0.0)
     with pytest.raises(QueueFullError, match="the queue holds 12 of 20 tokens"):
-        scheduler.submit([sequence(source=4, max_output=5)], 0.0)
-    scheduler.submit([sequence(source=4, max_output=4)], 0.0)
-    assert scheduler.waiting_tokens == 20
+        scheduler.queue.submit([sequence(source=4, max_output=5)], 0.0)
+    scheduler.queue.submit([sequence(source=4, max_output=4)], 0.0)
+    assert scheduler.queue.tokens == 20
 
 
 def test_an_empty_queue_takes_a_request_that_is_larger_than_the_queue() -> None:
-    scheduler = Scheduler(limits(queue_sequences=2, queue_tokens=10), (END,))
-    scheduler.submit([sequence() for _ in range(5)], 0.0)
-    assert scheduler.waiting_sequences == 5
+    scheduler = Scheduled(limits(queue_sequences=2, queue_tokens=10))
+    scheduler.queue.submit([sequence() for _ in range(5)], 0.0)
+    assert len(scheduler.queue) == 5
 
 
 # --- admission
@@ -95,8 +104,8 @@ def test_an_empty_queue_takes_a_request_that_is_larger_than_the_queue() -> None:
 
 def test_a_sequence_waits_until_its_worst_case_fits_beside_the_running_ones() -> None:
     big, small = sequence(source=5, max_output=5), sequence(source=5, max_output=1)
-    scheduler = Scheduler(limits(tokens=15), (END,))
-    scheduler.submit([big, big_too := sequence(source=5, max_output=5), small], 0.0)
+    scheduler = Scheduled(limits(tokens=15))
+    scheduler.queue.submit([big, big_too := sequence(source=5, max_output=5), small], 0.0)
     assert scheduler.admit(0.0).insert == (big,)
     assert scheduler.admit(0.0).insert == ()
     scheduler.update(says(END), 0.0)
@@ -105,34 +114,46 @@ def test_a_sequence_waits_until_its_worst_case_fits_beside_the_running_ones() ->
 
 def test_a_sequence_larger_than_the_whole_budget_runs_alone() -> None:
     huge, small = sequence(source=50, max_output=50), sequence()
-    scheduler = Scheduler(limits(tokens=20), (END,))
-    scheduler.submit([huge, small], 0.0)
+    scheduler = Scheduled(limits(tokens=20))
+    scheduler.queue.submit([huge, small], 0.0)
     assert scheduler.admit(0.0).insert == (huge,)
     assert scheduler.admit(0.0).insert == ()
 
 
 def test_encoding_is_bounded_in_padded_tokens_and_never_stops_altogether() -> None:
-    short, long, huge = sequence(source=2), sequence(source=6), sequence(source=40)
-    scheduler = Scheduler(limits(encode_tokens=12), (END,))
-    scheduler.submit([short, long, sequence(source=2), huge], 0.0)
-    assert scheduler.admit(0.0).insert == (short, long), "a third would be padded to 6 as well: 18 tokens"
-    assert len(scheduler.admit(0.0).insert) == 1
+    short, long, next_, huge = sequence(source=2), sequence(source=17), sequence(source=2), sequence(source=100)
+    scheduler = Scheduled(limits(encode_tokens=60))
+    scheduler.queue.submit([short, long, next_, huge], 0.0)
+    assert scheduler.admit(0.0).insert == (short, long), "they may be padded to 16 and 32, and a third to 16: 64 tokens"
+    assert scheduler.admit(0.0).insert == (next_,)
     assert scheduler.admit(0.0).insert == (huge,)
+
+
+def test_what_is_admitted_is_ordered_by_length_but_nobody_is_overtaken() -> None:
+    texts = [sequence(source=tokens) for tokens in (40, 3, 20, 5, 33, 64)]
+    vectors = [sequence(source=tokens, max_output=0) for tokens in (40, 3)]
+    scheduler = Scheduled(limits(rows=5))
+    scheduler.queue.submit([*vectors, *texts], 0.0)
+    admission = scheduler.admit(0.0)
+    assert [len(each.source) for each in admission.insert] == [3, 5, 20, 40, 33]
+    assert [len(each.source) for each in admission.embed] == [3, 40]
+    assert list(scheduler.rows) == list(admission.insert)
+    assert scheduler.queue.head is texts[-1]
 
 
 def test_new_rows_come_after_the_running_ones() -> None:
     scheduler = running(sequence(), sequence())
     late = sequence()
-    scheduler.submit([late], 0.0)
+    scheduler.queue.submit([late], 0.0)
     admission = scheduler.admit(0.0)
     assert admission.first_row == 2
     assert list(scheduler.rows)[2] is late
 
 
 def test_embeddings_take_no_row() -> None:
-    scheduler = Scheduler(limits(rows=1), (END,))
+    scheduler = Scheduled(limits(rows=1))
     vector, text = sequence(max_output=0), sequence()
-    scheduler.submit([vector, text], 0.0)
+    scheduler.queue.submit([vector, text], 0.0)
     admission = scheduler.admit(0.0)
     assert admission.embed == (vector,)
     assert admission.insert == (text,)
@@ -142,9 +163,9 @@ def test_embeddings_take_no_row() -> None:
 
 
 def test_an_embedding_with_an_error_has_failed() -> None:
-    scheduler = Scheduler(ROOMY, (END,))
+    scheduler = Scheduled(ROOMY)
     vector, spoiled = sequence(max_output=0), sequence(max_output=0)
-    scheduler.submit([vector, spoiled], 0.0)
+    scheduler.queue.submit([vector, spoiled], 0.0)
     spoiled.error = RuntimeError()
     scheduler.finish_embedded(scheduler.admit(0.0).embed, 1.0)
     assert (vector.finish, spoiled.finish) == (Finish.END, Finish.FAILED)
@@ -282,20 +303,20 @@ def test_a_loop_is_found_where_comparing_everything_finds_it(seed: int) -> None:
 
 
 def test_the_half_that_came_last_goes_back_to_the_head_of_the_queue() -> None:
-    scheduler = Scheduler(ROOMY, (END,))
+    scheduler = Scheduled(ROOMY)
     texts = [sequence() for _ in range(6)]
     for now, text in enumerate(texts):
-        scheduler.submit([text], now)
+        scheduler.queue.submit([text], now)
         scheduler.admit(now)
     leaver = texts.pop(1)
     scheduler.update(says(WORD, END, WORD, WORD, WORD, WORD), 6.0)
     assert list(scheduler.rows)[1] is texts[-1], "the rows are not in the order of arrival any more"
     late = sequence()
-    scheduler.submit([late], 6.5)
+    scheduler.queue.submit([late], 6.5)
     removal = scheduler.shrink(0, MemoryError(), 7.0)
     assert (removal.gone, removal.wasted_tokens) == ((), 3)
     assert list(scheduler.rows) == texts[:2]
-    assert scheduler.waiting_tokens == sum(each.cost for each in (*texts[2:], late))
+    assert scheduler.queue.tokens == sum(each.cost for each in (*texts[2:], late))
     assert leaver.finish is Finish.END
     for text in texts[2:]:
         assert (text.tokens, text.log_prob, text.finish) == ([], 0.0, None)
@@ -322,7 +343,7 @@ def test_of_a_refused_encoding_only_the_new_go_back() -> None:
     old = [sequence() for _ in range(3)]
     scheduler = running(*old)
     new = [sequence() for _ in range(2)]
-    scheduler.submit(new, 1.0)
+    scheduler.queue.submit(new, 1.0)
     scheduler.admit(1.0)
     scheduler.shrink(3, MemoryError(), 2.0)
     assert list(scheduler.rows) == [*old, new[0]]
@@ -359,7 +380,7 @@ def test_the_late_and_the_cancelled_leave_queue_and_rows() -> None:
     row, row_late = sequence(), sequence(deadline=5.0)
     scheduler = running(row, row_late, limits=limits(rows=2))
     waiting, waiting_late, waiting_cancelled = sequence(), sequence(deadline=5.0), sequence()
-    scheduler.submit([waiting, waiting_late, waiting_cancelled], 0.0)
+    scheduler.queue.submit([waiting, waiting_late, waiting_cancelled], 0.0)
     waiting_cancelled.cancel()
     row.cancel()
     removal = scheduler.drop_dead(5.0)
@@ -370,8 +391,8 @@ def test_the_late_and_the_cancelled_leave_queue_and_rows() -> None:
         Finish.DEADLINE,
         Finish.CANCELLED,
     ]
-    assert scheduler.waiting_sequences == 1
-    assert scheduler.waiting_tokens == waiting.cost
+    assert len(scheduler.queue) == 1
+    assert scheduler.queue.tokens == waiting.cost
     assert list(scheduler.rows) == []
 
 
@@ -391,14 +412,14 @@ def test_a_caller_that_goes_away_at_its_deadline_was_late() -> None:
 def test_draining_fails_everything_that_somebody_waits_for() -> None:
     row, waiting, cancelled = sequence(), sequence(), sequence()
     scheduler = running(row)
-    scheduler.submit([waiting, cancelled], 0.0)
+    scheduler.queue.submit([waiting, cancelled], 0.0)
     cancelled.cancel()
     error = StoppedError("the engine has stopped")
     assert set(scheduler.drain(error, 1.0)) == {row, waiting, cancelled}
     assert (row.error, waiting.error, cancelled.error) == (error, error, None)
     assert (row.finish, waiting.finish, cancelled.finish) == (Finish.FAILED, Finish.FAILED, Finish.CANCELLED)
     assert scheduler.idle
-    assert scheduler.waiting_tokens == 0
+    assert scheduler.queue.tokens == 0
 
 
 # --- all of it together
@@ -407,19 +428,19 @@ def test_draining_fails_everything_that_somebody_waits_for() -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_rows_stay_where_the_runner_has_them(seed: int) -> None:
     rng = random.Random(seed)
-    scheduler = Scheduler(limits(rows=6, tokens=80, encode_tokens=20, queue_sequences=30), (END,))
+    scheduler = Scheduled(limits(rows=6, tokens=80, encode_tokens=20, queue_sequences=30))
     slots: list[Sequence | None] = [None] * 6
     submitted: list[Sequence] = []
     gone: list[Sequence] = []
     for now in range(300):
         if rng.random() < 0.4 and now < 250:
             batch = [sequence(rng.randint(1, 6), rng.randint(1, 8), now + rng.choice((3, 1000))) for _ in range(3)]
-            scheduler.submit(batch, now)
+            scheduler.queue.submit(batch, now)
             submitted += batch
         if submitted and rng.random() < 0.1:
             rng.choice(submitted).cancel()
         gone += step(scheduler, slots, rng, now)
-        assert scheduler.waiting_tokens == sum(
+        assert scheduler.queue.tokens == sum(
             each.cost for each in submitted if not each.times.admitted and not each.finish
         )
         assert slots[: len(scheduler.rows)] == list(scheduler.rows)
@@ -428,7 +449,7 @@ def test_rows_stay_where_the_runner_has_them(seed: int) -> None:
     assert scheduler.idle
 
 
-def step(scheduler: Scheduler, slots: list[Sequence | None], rng: random.Random, now: int) -> Row[Sequence]:
+def step(scheduler: Scheduled, slots: list[Sequence | None], rng: random.Random, now: int) -> Row[Sequence]:
     """One turn of an engine; those that left."""
     dead = scheduler.drop_dead(now)
     apply(dead, slots)
