@@ -11,7 +11,8 @@ from typing import get_args
 import grpc
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
 
-from dragoman.service.engine.engine import Cause, Engine, Run
+from dragoman.service.engine.engine import Engine
+from dragoman.service.engine.lane import Cause, Run
 from dragoman.service.engine.sequence import Finish
 from dragoman.service.engine.sequence import Sequence as EngineSequence
 

@@ -31,7 +31,8 @@ from prometheus_client import CollectorRegistry
 from dragoman.export.bundle import Bundle, Manifest
 from dragoman.service.announcement import announcement, at
 from dragoman.service.aside import ASIDE, run_aside
-from dragoman.service.engine.engine import ENGINE, Engine
+from dragoman.service.engine.engine import Engine
+from dragoman.service.engine.lane import ENGINE
 from dragoman.service.exposition import Exposition
 from dragoman.service.interceptor import CallInterceptor
 from dragoman.service.lifecycle import Lifecycle, State
@@ -115,7 +116,7 @@ class Server:
         """Serve `model` from now on, and say what it is."""
         manifest, settings = model.manifest, self._settings
         rules = manifest.decoding
-        engine = Engine(model.runner, settings.limits, rules.start_id, rules.end_ids, self._model_metrics, self._clock)
+        engine = Engine(model.runners, settings.limits, rules.start_id, rules.end_ids, self._model_metrics, self._clock)
         self._engine = engine
         self._model_metrics.watch(engine)
         self._model_metrics.loaded(

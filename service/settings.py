@@ -46,10 +46,13 @@ class ServerSettings:
         "Where the model runs. auto: on CUDA where that can be had, else on the CPU.",
         choices=("auto", "cpu", "cuda"),
     )
-    threads: int = _setting(0, "Threads that compute; 0 takes as many as the process may use processors.", 0, 1024)
-    max_rows: int = _setting(32, "Most texts that are decoded together.", 1, 4096)
+    lanes: int = _setting(1, "Batches that run side by side, each with a cache of its own, over one model.", 1, 256)
+    threads_per_lane: int = _setting(
+        0, "Threads that compute in each lane; 0 divides the processors that the process may use.", 0, 1024
+    )
+    max_rows: int = _setting(32, "Most texts that are decoded together, in one lane.", 1, 4096)
     batch_tokens: int = _setting(
-        16384, "Most tokens, of sources and longest outputs together, that are decoded together.", 1
+        16384, "Most tokens, of sources and longest outputs together, that are decoded together, in one lane.", 1
     )
     encode_tokens: int = _setting(
         2048, "Most source tokens, padding counted, that are encoded between two steps of decoding.", 1
@@ -81,8 +84,13 @@ class ServerSettings:
 
     @property
     def compute_threads(self) -> int:
-        """How many threads are to compute."""
-        return self.threads or allowed_cpus()
+        """How many threads are to compute, in all lanes."""
+        return self.lanes * (self.threads_per_lane or max(1, allowed_cpus() // self.lanes))
+
+    @property
+    def session_threads(self) -> int:
+        """How many threads a run of the model may use: one lane's own, and all that no lane is on."""
+        return self.compute_threads - self.lanes + 1
 
     @property
     def limits(self) -> Limits:

@@ -153,12 +153,14 @@ def health(channel: grpc.aio.Channel) -> Any:
 def loopback(settings: ServerSettings | None = None) -> ServerSettings:
     """The settings with free ports; unless others are given, FakeRunner may say a word as often as its source does."""
     settings = settings or ServerSettings(repetition_tokens=0)
-    return dataclasses.replace(settings, port=0, metrics_port=0, threads=1)
+    return dataclasses.replace(settings, port=0, metrics_port=0, threads_per_lane=1)
 
 
 def loaded(runner: FakeRunner, what: Manifest) -> LoadedModel:
     """A model that FakeRunner stands for."""
-    return LoadedModel(what, tokenizer(), runner, "FakeExecutionProvider", "0.0", load_seconds=1.5, warmup_seconds=0.5)
+    return LoadedModel(
+        what, tokenizer(), (runner,), "FakeExecutionProvider", "0.0", load_seconds=1.5, warmup_seconds=0.5
+    )
 
 
 @asynccontextmanager

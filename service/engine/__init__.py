@@ -1,4 +1,4 @@
-"""Tokens to tokens: scheduler, runner and cache. Knows neither text nor gRPC.
+"""Tokens to tokens: queue, lanes, scheduler, runner and cache. Knows neither text nor gRPC.
 
 The life of a sequence (one text of a request):
 

@@ -5,6 +5,7 @@ input and output at once, so that `TensorScatter` updates them in place. Binding
 of rows or a capacity changes.
 """
 
+import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -68,23 +69,34 @@ class OrtRunner:
         `provider` is "cpu", "cuda", or "auto": cuda where it works, else cpu. Raises ProviderError where cuda is asked
         for and cannot be had; the runtime itself would fall back without a word.
         """
-        manifest = bundle.manifest
+        self._manifest = manifest = bundle.manifest
+        self._max_rows = max_rows
         size = manifest.dimensions
         self._pad_id = manifest.decoding.pad_id
         self._encoder, self.provider = _open_session(bundle, ENCODER_FILE, provider, threads)
         self._decoder, _ = _open_session(bundle, DECODER_FILE, provider, threads)
         self._encoder_outputs = [spec.name for spec in encoder_spec(size).outputs]
         self._decoder_spec = decoder_spec(size, logits=False)
+        self._weights_bytes = bundle.path(WEIGHTS_FILE).stat().st_size
+        self._make_slots()
+
+    def another(self) -> "OrtRunner":
+        """A runner for another thread: the sessions are shared, slots and bindings are its own."""
+        runner = copy.copy(self)
+        runner._make_slots()
+        return runner
+
+    def _make_slots(self) -> None:
+        size, decoding, max_rows = self._manifest.dimensions, self._manifest.decoding, self._max_rows
         layers = range(size.decoder_layers)
         cross = [name(layer) for layer in layers for name in (cross_key, cross_value)]
         past = [name(layer) for layer in layers for name in (self_key, self_value)]
-        sources, outputs = manifest.decoding.max_source_tokens, manifest.decoding.max_output_tokens
+        sources, outputs = decoding.max_source_tokens, decoding.max_output_tokens
         self._cross = SlotCache(cross, max_rows, size.heads, size.head_width, sources)
         self._past = SlotCache(past, max_rows, size.heads, size.head_width, outputs)
         self._small = _small_buffers(max_rows)
         self._lengths = self._small["source_lengths"]
         self._positions_used = 0
-        self._weights_bytes = bundle.path(WEIGHTS_FILE).stat().st_size
         self._binding = self._decoder.io_binding()
         self._bound = UNBOUND
 

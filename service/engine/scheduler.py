@@ -112,10 +112,10 @@ class Scheduler:
         removal = self._remove_finished()
         return replace(removal, gone=(*gone, *removal.gone))
 
-    def admit(self, now: float) -> Admission:
+    def admit(self, now: float, share: int) -> Admission:
         """Take from the head of the queue what fits beside the running rows, in the order of arrival.
 
-        It is given by length, so that neighbours can be encoded together.
+        With them it is at most `share` sequences. It is given by length, so that neighbours can be encoded together.
         """
         self._relieve(now)
         embed: list[Sequence] = []
@@ -123,7 +123,7 @@ class Scheduler:
         first_row = len(self._rows)
         occupied = sum(sequence.cost for sequence in self._rows)
         encoded = 0
-        while self._queue:
+        while self._queue and first_row + len(embed) + len(insert) < share:
             head = self._queue.head
             encoded += bucket(head)
             if (embed or insert) and encoded > self._limits.encode_tokens:

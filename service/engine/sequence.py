@@ -54,7 +54,7 @@ class Sequence:
     max_output: int
     """Most output tokens, the end token counted; 0 asks for the encoder's states and no output."""
     done: Callable[["Sequence"], None]
-    """Called once, on the engine's thread, when `finish` is set; must not block or raise."""
+    """Called once, on the thread of a lane, when `finish` is set; must not block or raise."""
     deadline: float | None = None
     """By the engine's clock, in seconds."""
 

@@ -43,7 +43,7 @@ def bundle() -> Bundle:
 @contextlib.contextmanager
 def serving(*options: str) -> Iterator[Served]:
     """`dragoman serve` on the bundle in a process of its own, from when it is ready until SIGTERM."""
-    command = [sys.executable, "-m", "dragoman.service.cli", "serve", str(BUNDLE), "--threads", "1"]
+    command = [sys.executable, "-m", "dragoman.service.cli", "serve", str(BUNDLE), "--threads-per-lane", "1"]
     command += ["--port", "0", "--metrics-port", "0", *options]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONUNBUFFERED": "1"}

@@ -14,7 +14,8 @@ import pytest
 
 from dragoman.export.bundle import Bundle
 from dragoman.export.verify import Decoded, GraphDecoder, decode_alone
-from dragoman.service.engine.engine import Cause, Engine, Run
+from dragoman.service.engine.engine import Engine
+from dragoman.service.engine.lane import Cause, Run
 from dragoman.service.engine.ort_runner import OrtRunner, ProviderError
 from dragoman.service.engine.repetition import Repetition
 from dragoman.service.engine.runner import RowInput
@@ -49,10 +50,11 @@ def runner_of(bundle: Bundle, rows: int, threads: int = 1) -> OrtRunner:
     return OrtRunner(bundle, provider="cpu", threads=threads, max_rows=rows)
 
 
-def start(bundle: Bundle, runner: OrtRunner, rows: int, repetition: Repetition | None = None) -> Engine:
+def start(bundle: Bundle, runner: OrtRunner, rows: int, repetition: Repetition | None = None, lanes: int = 1) -> Engine:
     rules = bundle.manifest.decoding
     limits = Limits(rows, 10**6, 256, 10**4, 10**7, repetition)
-    engine = Engine(runner, limits, rules.start_id, rules.end_ids, Silent())
+    runners = [runner, *(runner.another() for _ in range(lanes - 1))]
+    engine = Engine(runners, limits, rules.start_id, rules.end_ids, Silent())
     engine.start()
     return engine
 
@@ -85,9 +87,10 @@ def decoder(bundle: Bundle) -> GraphDecoder:
     return GraphDecoder(bundle, threads=1)
 
 
-@pytest.fixture(params=[1, 3, 32], ids=lambda rows: f"{rows} rows")
+@pytest.fixture(params=[(1, 1), (3, 1), (32, 1), (3, 2), (8, 3)], ids=lambda way: f"{way[0]} rows, {way[1]} lanes")
 def engine(bundle: Bundle, request: pytest.FixtureRequest) -> Iterator[Engine]:
-    engine = start(bundle, runner_of(bundle, request.param), request.param)
+    rows, lanes = request.param
+    engine = start(bundle, runner_of(bundle, rows), rows, lanes=lanes)
     yield engine
     engine.stop()
 

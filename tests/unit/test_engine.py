@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from dragoman.service.engine.engine import Cause, Engine, Load, Run
-from dragoman.service.engine.runner import MemoryRefusedError
+from dragoman.service.engine.engine import Engine, Load
+from dragoman.service.engine.lane import Cause, Run
+from dragoman.service.engine.runner import Memory, MemoryRefusedError
 from dragoman.service.engine.scheduler import Limits
 from dragoman.service.engine.sequence import Finish, QueueFullError, Sequence, StoppedError
 from tests.fake_runner import END, START, FakeRunner, log_prob_of, said
@@ -78,7 +79,7 @@ def runner() -> FakeRunner:
 
 @pytest.fixture
 def engine(runner: FakeRunner, notes: Notes) -> Iterator[Engine]:
-    engine = Engine(runner, LIMITS, START, (END,), notes)
+    engine = Engine([runner], LIMITS, START, (END,), notes)
     engine.start()
     yield engine
     runner.gate.set()
@@ -314,7 +315,94 @@ def test_stopping_leaves_no_caller_waiting(engine: Engine, runner: FakeRunner) -
 
 
 def test_one_that_never_started_can_be_stopped(runner: FakeRunner, notes: Notes) -> None:
-    Engine(runner, LIMITS, START, (END,), notes).stop()
+    Engine([runner], LIMITS, START, (END,), notes).stop()
+
+
+# --- several lanes
+
+
+@pytest.fixture
+def pair() -> tuple[FakeRunner, FakeRunner]:
+    return FakeRunner(rows=4, endless=(98,)), FakeRunner(rows=4, endless=(98,))
+
+
+@pytest.fixture
+def lanes(pair: tuple[FakeRunner, FakeRunner], notes: Notes) -> Iterator[Engine]:
+    engine = Engine(pair, LIMITS, START, (END,), notes)
+    engine.start()
+    yield engine
+    for runner in pair:
+        runner.gate.set()
+    engine.stop()
+
+
+def test_lanes_share_the_work_and_every_sequence_gets_its_own_output(
+    lanes: Engine, pair: tuple[FakeRunner, FakeRunner], notes: Notes
+) -> None:
+    for runner in pair:
+        runner.gate.clear()
+    sources = [(*range(10, 10 + length), END) for length in (1, 9, 3, 7, 2, 5, 4, 8)]
+    waiting = Waiting(*sources)
+    lanes.submit(waiting.sequences)
+    for runner in pair:
+        assert runner.stepping.wait(PATIENCE), "no lane is idle where there is work for two"
+    assert lanes.load() == Load(0, 0, 8)
+    for runner in pair:
+        runner.gate.set()
+    for sequence in waiting.all():
+        assert sequence.tokens == said(sequence.source)
+    assert sum(notes.batches) == sum(map(len, sources))
+    assert [runner.batches[0] for runner in pair] == [4, 4]
+    assert lanes.load() == Load(0, 0, 0)
+
+
+def test_a_lane_that_hangs_leaves_its_work_to_no_one_and_all_other_work_to_the_rest(
+    lanes: Engine, pair: tuple[FakeRunner, FakeRunner]
+) -> None:
+    pair[0].gate.clear()
+    stuck = Waiting(*[(10 + row, END) for row in range(4)])
+    lanes.submit(stuck.sequences)
+    assert pair[0].stepping.wait(PATIENCE)
+    for round_ in range(5):
+        waiting = Waiting(*[(20 + round_, END)] * 3)
+        lanes.submit(waiting.sequences)
+        assert all(sequence.tokens == [20 + round_, END] for sequence in waiting.all())
+    assert lanes.busy_seconds() > 0
+    assert any(sequence.finish is None for sequence in stuck.sequences)
+    pair[0].gate.set()
+    stuck.all()
+
+
+def test_memory_is_that_of_all_lanes_but_they_share_their_weights(lanes: Engine) -> None:
+    assert lanes.memory() == Memory(weights=1000, cache_reserved=400, cache_used=100, buffers=60)
+
+
+def test_stopping_stops_every_lane(lanes: Engine, pair: tuple[FakeRunner, FakeRunner]) -> None:
+    waiting = Waiting(*[(98, END)] * 6, max_output=FOREVER)
+    lanes.submit(waiting.sequences)
+    for runner in pair:
+        assert runner.stepping.wait(PATIENCE)
+    lanes.stop()
+    assert {str(sequence.error) for sequence in waiting.all()} == {"the engine has stopped"}
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_lane_that_dies_ends_them_all(pair: tuple[FakeRunner, FakeRunner], notes: Notes) -> None:
+    broken_move(pair[1], notes, RuntimeError("broken"))
+    ended = threading.Semaphore(0)
+    engine = Engine(pair, LIMITS, START, (END,), notes)
+    waiting = Waiting(*[(10, END), (98, END)] * 4, max_output=FOREVER)
+    engine.submit(waiting.sequences)
+    engine.start(lambda: ended.release())
+    waiting.all()
+    for _ in pair:
+        assert ended.acquire(timeout=PATIENCE)
+    with pytest.raises(StoppedError):
+        engine.submit(Waiting((10, END)).sequences)
+    engine.stop()
+
+
+# --- what ends it
 
 
 def broken_move(runner: FakeRunner, notes: Notes, fault: Exception) -> None:
@@ -334,7 +422,7 @@ def test_whatever_ends_the_thread_no_caller_is_left_waiting_and_its_owner_is_tol
     runner: FakeRunner, notes: Notes, spoil: Callable[[FakeRunner, Notes, Exception], None]
 ) -> None:
     ended = threading.Event()
-    engine = Engine(runner, LIMITS, START, (END,), notes)
+    engine = Engine([runner], LIMITS, START, (END,), notes)
     spoil(runner, notes, RuntimeError("broken"))
     waiting = Waiting((10, END), (11, 12, 13, END), (14, END), (15, END), (16, END), (17, END))
     engine.submit(waiting.sequences)

@@ -9,12 +9,13 @@ import pytest
 
 from dragoman.service.engine.queue import Queue
 from dragoman.service.engine.repetition import Repetition
-from dragoman.service.engine.scheduler import RELIEF_SECONDS, Limits, Move, Removal, Scheduler, Step
+from dragoman.service.engine.scheduler import RELIEF_SECONDS, Admission, Limits, Move, Removal, Scheduler, Step
 from dragoman.service.engine.sequence import Finish, QueueFullError, Sequence, StoppedError
 
 END = 2
 OTHER_END = 7
 WORD = 50
+ALL = 10**9
 ROOMY = Limits(rows=8, tokens=1000, encode_tokens=1000, queue_sequences=100, queue_tokens=10_000)
 
 
@@ -34,6 +35,9 @@ class Scheduled(Scheduler):
     def __init__(self, limits: Limits) -> None:
         self.queue = Queue(limits.queue_sequences, limits.queue_tokens)
         super().__init__(limits, (END, OTHER_END), self.queue)
+
+    def admit(self, now: float, share: int = ALL) -> Admission:
+        return super().admit(now, share)
 
 
 def running(*sequences: Sequence, limits: Limits = ROOMY) -> Scheduled:
@@ -127,6 +131,16 @@ def test_encoding_is_bounded_in_padded_tokens_and_never_stops_altogether() -> No
     assert scheduler.admit(0.0).insert == (short, long), "they may be padded to 16 and 32, and a third to 16: 64 tokens"
     assert scheduler.admit(0.0).insert == (next_,)
     assert scheduler.admit(0.0).insert == (huge,)
+
+
+def test_no_more_than_its_share_is_admitted_to_a_lane() -> None:
+    scheduler = running(sequence(), sequence())
+    vector, text, late = sequence(max_output=0), sequence(), sequence()
+    scheduler.queue.submit([vector, text, late], 0.0)
+    admission = scheduler.admit(0.0, share=4)
+    assert (admission.embed, admission.insert) == ((vector,), (text,))
+    assert scheduler.admit(0.0, share=3).insert == ()
+    assert scheduler.queue.head is late
 
 
 def test_what_is_admitted_is_ordered_by_length_but_nobody_is_overtaken() -> None:

@@ -51,7 +51,7 @@ async def translating(
 ) -> AsyncIterator[Bench]:
     runner, what, registry = runner or FakeRunner(), what or manifest(), CollectorRegistry()
     metrics = ModelMetrics(Metrics(registry), what.name, what.target_languages)
-    engine = Engine(runner, LIMITS, what.decoding.start_id, what.decoding.end_ids, metrics)
+    engine = Engine([runner], LIMITS, what.decoding.start_id, what.decoding.end_ids, metrics)
     engine.start()
     try:
         translator = Translator(what, tokenizer(), engine, calls or CallLimits(1000, 2**20), metrics)
