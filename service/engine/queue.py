@@ -51,10 +51,6 @@ class Queue:
         for sequence in sequences:
             sequence.times = replace(sequence.times, submitted=now)
             self._add(sequence)
-            # Any thread may cancel it from now on, and this one may have been too late to hear of it.
-            sequence.tell_cancelled = self._cancelled.append
-            if sequence.cancelled:
-                self._cancelled.append(sequence)
 
     def take(self) -> Sequence:
         """Take the head out."""
@@ -95,6 +91,10 @@ class Queue:
         if sequence.deadline is not None:
             # The number stands between two of the same deadline, since sequences have no order.
             heapq.heappush(self._deadlines, (sequence.deadline, next(self._numbers), sequence))
+        # Any thread may cancel it from now on, or has done so before anybody listened.
+        sequence.tell_cancelled = self._cancelled.append
+        if sequence.cancelled:
+            self._cancelled.append(sequence)
 
     def _drop(self, sequence: Sequence, now: float, gone: list[Sequence]) -> None:
         reason = sequence.dead(now)

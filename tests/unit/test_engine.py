@@ -359,10 +359,13 @@ def test_lanes_share_the_work_and_every_sequence_gets_its_own_output(
 def test_a_lane_that_hangs_leaves_its_work_to_no_one_and_all_other_work_to_the_rest(
     lanes: Engine, pair: tuple[FakeRunner, FakeRunner]
 ) -> None:
-    pair[0].gate.clear()
+    for runner in pair:
+        runner.gate.clear()
     stuck = Waiting(*[(10 + row, END) for row in range(4)])
     lanes.submit(stuck.sequences)
-    assert pair[0].stepping.wait(PATIENCE)
+    for runner in pair:
+        assert runner.stepping.wait(PATIENCE)
+    pair[1].gate.set()
     for round_ in range(5):
         waiting = Waiting(*[(20 + round_, END)] * 3)
         lanes.submit(waiting.sequences)

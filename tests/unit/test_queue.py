@@ -75,6 +75,16 @@ def test_one_that_was_put_back_can_die_again_and_is_first_until_then(reason: Fin
     assert queue.head is other
 
 
+def test_one_that_was_cancelled_while_it_ran_is_dropped_when_it_is_put_back() -> None:
+    text = sequence()
+    queue = queue_of(text)
+    queue.take()
+    text.cancel()
+    assert queue.drop_dead(0.0) == []
+    queue.put_back([text])
+    assert queue.drop_dead(0.0) == [text]
+
+
 def test_sequences_that_have_left_are_not_kept_for_their_deadline() -> None:
     texts = [sequence(deadline=1000.0) for _ in range(10 * FEW_DEADLINES)]
     queue = queue_of(*texts)

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from collections.abc import Sequence as Row
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -477,7 +478,8 @@ def step(scheduler: Scheduled, slots: list[Sequence | None], rng: random.Random,
 
 def test_none_of_this_needs_an_array_library() -> None:
     blocked = "import sys; sys.modules['numpy'] = sys.modules['onnxruntime'] = None; import pytest; "
-    arguments = ["-q", "-p", "no:cacheprovider", __file__, "-k", "not array_library"]
+    queue = str(Path(__file__).with_name("test_queue.py"))
+    arguments = ["-q", "-p", "no:cacheprovider", __file__, queue, "-k", "not array_library"]
     run = subprocess.run(
         [sys.executable, "-c", f"{blocked} sys.exit(pytest.main({arguments}))"], capture_output=True, text=True
     )
