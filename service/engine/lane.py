@@ -251,7 +251,8 @@ class Lane:
                 with self._busy():
                     found += call(range(row, row + 1))
             except Exception as error:
-                self._note_failed(run, 1, error)
+                # Whoever gets it reports it.
+                self._observer.failed(run, _cause(error))
                 found.append(error)
         return found
 
@@ -297,7 +298,7 @@ class Lane:
 
     def _note_failed(self, run: Run, rows: int, error: Exception) -> None:
         log.warning("%s of %d failed", run, rows, exc_info=error)
-        self._observer.failed(run, "memory" if isinstance(error, MemoryRefusedError) else "error")
+        self._observer.failed(run, _cause(error))
 
     def _note_encoded(self, sequences: Row[Sequence]) -> None:
         now = self._clock()
@@ -306,3 +307,7 @@ class Lane:
         lengths = [len(sequence.source) for sequence in sequences]
         padded = padded_width(max(lengths)) * len(lengths)
         self._observer.encoded(len(lengths), sum(lengths), padded - sum(lengths))
+
+
+def _cause(error: Exception) -> Cause:
+    return "memory" if isinstance(error, MemoryRefusedError) else "error"
