@@ -136,6 +136,14 @@ def test_texts_keep_their_order_and_their_answers_whatever_is_beside_them(server
     assert alone[""].output_tokens == 0
 
 
+def test_two_lanes_give_what_one_gives(server: Served) -> None:
+    pairs = (ROOT / "benchmarks" / "data" / "tatoeba.tsv").read_text().splitlines()[:100]
+    texts = [pair.split("\t")[1] for pair in pairs]
+    with serving("--lanes", "2", "--no-verify") as lanes, Client(lanes.address) as two, Client(server.address) as one:
+        assert two.info().models[0].threads == 2
+        assert two.translate(texts, to="fr").translations == one.translate(texts, to="fr").translations
+
+
 def test_a_word_without_punctuation_does_not_repeat_itself(server: Served) -> None:
     with Client(server.address) as client:
         for answer in client.translate(["Hello", "kite", "boat"], to="fr").translations:
