@@ -148,7 +148,7 @@ class Lane:
             return not self._hall.stopped
 
     def _turn(self) -> None:
-        """Schedule, run, update: at most one encoding and one step."""
+        """Schedule, run, update: what one admission encodes is bounded, so that no step waits long for it."""
         with self._changed:
             removal = self._scheduler.drop_dead(self._clock())
         self._settle(removal)

@@ -89,6 +89,7 @@ class Scheduler:
         self._queue = queue
         self._end_ids = frozenset(end_ids)
         self._rows: list[Sequence] = []
+        self._embedding: list[Sequence] = []
         self._most_rows = limits.rows
         self._relief = math.inf
 
@@ -143,6 +144,7 @@ class Scheduler:
         for admitted in (embed, insert):
             admitted.sort(key=bucket)
         self._rows += insert
+        self._embedding = embed
         return Admission(tuple(embed), tuple(insert), first_row)
 
     def update(self, steps: Row[Step | Exception], now: float) -> Removal:
@@ -200,7 +202,8 @@ class Scheduler:
 
     def drain(self, error: Exception, now: float) -> tuple[Sequence, ...]:
         """Take out everything, waiting or running, because the engine stops; whoever still waits gets `error`."""
-        everything = (*self._queue.drain(), *self._rows)
+        embedding = [sequence for sequence in self._embedding if sequence.finish is None]
+        everything = (*self._queue.drain(), *embedding, *self._rows)
         self._rows.clear()
         for sequence in everything:
             reason = sequence.dead(now)

@@ -428,9 +428,11 @@ def test_whatever_ends_the_thread_no_caller_is_left_waiting_and_its_owner_is_tol
     engine = Engine([runner], LIMITS, START, (END,), notes)
     spoil(runner, notes, RuntimeError("broken"))
     waiting = Waiting((10, END), (11, 12, 13, END), (14, END), (15, END), (16, END), (17, END))
-    engine.submit(waiting.sequences)
+    vectors = Waiting((10, END), (*range(10, 50), END), max_output=0)
+    engine.submit([*vectors.sequences, *waiting.sequences])
     engine.start(ended.set)
     waiting.all()
+    vectors.all()
     assert ended.wait(PATIENCE)
     with pytest.raises(StoppedError):
         engine.submit(Waiting((10, END)).sequences)

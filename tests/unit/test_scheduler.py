@@ -427,11 +427,15 @@ def test_a_caller_that_goes_away_at_its_deadline_was_late() -> None:
 def test_draining_fails_everything_that_somebody_waits_for() -> None:
     row, waiting, cancelled = sequence(), sequence(), sequence()
     scheduler = running(row)
+    vector, embedded = sequence(max_output=0), sequence(max_output=0)
+    scheduler.queue.submit([vector, embedded], 0.0)
+    scheduler.admit(0.0)
+    scheduler.finish_embedded([embedded], 0.0)
     scheduler.queue.submit([waiting, cancelled], 0.0)
     cancelled.cancel()
     error = StoppedError("the engine has stopped")
-    assert set(scheduler.drain(error, 1.0)) == {row, waiting, cancelled}
-    assert (row.error, waiting.error, cancelled.error) == (error, error, None)
+    assert set(scheduler.drain(error, 1.0)) == {row, vector, waiting, cancelled}
+    assert (row.error, vector.error, waiting.error, cancelled.error) == (error, error, error, None)
     assert (row.finish, waiting.finish, cancelled.finish) == (Finish.FAILED, Finish.FAILED, Finish.CANCELLED)
     assert scheduler.idle
     assert scheduler.queue.tokens == 0
