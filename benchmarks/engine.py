@@ -7,6 +7,7 @@ from pathlib import Path
 from dragoman.export.bundle import TOKENIZER_FOLDER, open_bundle
 from dragoman.model.tokenizer import SentencePieceTokenizer, cut
 from dragoman.service.engine.engine import Engine
+from dragoman.service.engine.lane import Cause, Run
 from dragoman.service.engine.ort_runner import OrtRunner
 from dragoman.service.engine.scheduler import Limits
 from dragoman.service.engine.sequence import Sequence
@@ -19,6 +20,12 @@ class Silent:
         """Nothing."""
 
     def stepped(self, rows: int, seconds: float) -> None:
+        """Nothing."""
+
+    def failed(self, run: Run, cause: Cause) -> None:
+        """Nothing."""
+
+    def wasted(self, tokens: int) -> None:
         """Nothing."""
 
     def finished(self, sequence: Sequence) -> None:
@@ -34,7 +41,7 @@ class Translator:
         self._tokenizer = SentencePieceTokenizer(bundle.path(TOKENIZER_FOLDER))
         runner = OrtRunner(bundle, provider="cpu", threads=threads, max_rows=rows)
         limits = Limits(rows=rows, tokens=10**9, encode_tokens=2048, queue_sequences=10**9, queue_tokens=10**9)
-        self._engine = Engine(runner, limits, self._rules.start_id, self._rules.end_ids, Silent())
+        self._engine = Engine([runner], limits, self._rules.start_id, self._rules.end_ids, Silent())
         self._engine.start()
 
     def translate(self, texts: Row[str]) -> list[str]:

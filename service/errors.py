@@ -6,9 +6,11 @@
     │   └── UnknownLanguageError   lists the languages there are
     ├── UnknownModelError          lists the models there are
     ├── OverloadedError            the queue is full; says when to come again
+    │   └── NoMemoryError          there was not the memory for a text, even alone
     ├── LateError                  the caller's deadline has passed
     │   └── TooLateError           before the engine had its texts
-    ├── NotServingError            the server is starting, stopping, or out of order
+    ├── NotServingError            the server is starting, stopping, hanging, or out of order
+    │   └── GivenUpError           the model did not answer in time
     └── ModelFailedError           the model itself failed on a text
 
 Messages are one line of ASCII, and never repeat a text. Of the caller's words only the names of languages and
@@ -80,11 +82,20 @@ class UnknownModelError(ServiceError):
 class OverloadedError(ServiceError):
     """The queue cannot take the call now."""
 
-    refusal = "queue_full"
+    refusal: ClassVar[str | None] = "queue_full"
 
     def __init__(self, reason: str, retry_after_seconds: float = RETRY_AFTER_SECONDS) -> None:
         super().__init__(f"{reason}; come again in {retry_after_seconds:g} s")
         self.retry_after_seconds = retry_after_seconds
+
+
+class NoMemoryError(OverloadedError):
+    """Memory was refused for a text, even alone; later there may be more."""
+
+    refusal = None
+
+    def __init__(self, index: int) -> None:
+        super().__init__(f"the server has not enough memory for texts[{index}]")
 
 
 class LateError(ServiceError):
@@ -103,7 +114,13 @@ class TooLateError(LateError):
 class NotServingError(ServiceError):
     """The server takes no calls now."""
 
-    refusal = "draining"
+    refusal: ClassVar[str | None] = "draining"
+
+
+class GivenUpError(NotServingError):
+    """The call was in the engine when the model ceased to answer."""
+
+    refusal = None
 
 
 class ModelFailedError(ServiceError):

@@ -20,7 +20,7 @@ POLL_SECONDS = 0.05
 class Exposition:
     """Answers on a port of its own, from threads of its own.
 
-    `alive` says whether the process can still answer calls one day, `ready` whether it answers them now.
+    `alive` says whether the process is to be let live, `ready` whether it answers calls now.
     Raises OSError if the port cannot be had.
     """
 

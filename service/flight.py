@@ -8,8 +8,16 @@ from dataclasses import dataclass
 from functools import partial
 
 from dragoman.service.engine.engine import Engine
+from dragoman.service.engine.runner import MemoryRefusedError
 from dragoman.service.engine.sequence import Finish, QueueFullError, Sequence, StoppedError
-from dragoman.service.errors import LateError, ModelFailedError, NotServingError, OverloadedError
+from dragoman.service.errors import (
+    GivenUpError,
+    LateError,
+    ModelFailedError,
+    NoMemoryError,
+    NotServingError,
+    OverloadedError,
+)
 
 DEADLINE_SLACK_SECONDS = 0.1
 """By how much gRPC may end a call before the engine's clock says that its deadline has come."""
@@ -24,32 +32,49 @@ class Order:
     source: tuple[int, ...]
     max_output: int
     """As in Sequence: 0 asks for the encoder's states."""
+    scored: bool = True
 
 
 Landed = Callable[[int, Sequence], None]
 """Gets each sequence, with its place among the orders, on the event loop as it ends well."""
 
 
-async def fly(engine: Engine, orders: Row[Order], deadline: float | None, landed: Landed) -> list[Sequence]:
-    """Run `orders`, and return their sequences in the same order.
+class Flights:
+    """All calls whose texts are in one engine. Belongs to one event loop."""
 
-    `deadline` is by the engine's clock. One that fails makes the call fail and takes the others with it, and so does
-    the caller's going away. Raises OverloadedError, NotServingError, LateError or ModelFailedError, and what `landed`
-    raises.
-    """
-    if not orders:
-        return []
-    flight = _Flight(orders, deadline, landed)
-    _submit(engine, flight.sequences)
-    try:
-        await flight.ended
-    except BaseException:
-        # Past the deadline the engine drops them by itself, and can then tell lateness from a caller's change of mind.
-        if deadline is None or engine.clock() < deadline - DEADLINE_SLACK_SECONDS:
-            for sequence in flight.sequences:
-                sequence.cancel()
-        raise
-    return flight.sequences
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._flights: set[_Flight] = set()
+
+    async def fly(self, orders: Row[Order], deadline: float | None, landed: Landed) -> list[Sequence]:
+        """Run `orders`, and return their sequences in the same order.
+
+        `deadline` is by the engine's clock. One that fails makes the call fail and takes the others with it, and so
+        does the caller's going away. Raises OverloadedError, NotServingError, LateError or ModelFailedError, and what
+        `landed` raises.
+        """
+        if not orders:
+            return []
+        flight = _Flight(orders, deadline, landed)
+        _submit(self._engine, flight.sequences)
+        self._flights.add(flight)
+        try:
+            await flight.ended
+        except BaseException:
+            # Past the deadline the engine drops them by itself, and can then tell lateness from a change of mind.
+            if deadline is None or self._engine.clock() < deadline - DEADLINE_SLACK_SECONDS:
+                for sequence in flight.sequences:
+                    sequence.cancel()
+            raise
+        finally:
+            self._flights.discard(flight)
+        return flight.sequences
+
+    def give_up(self, reason: str) -> None:
+        """Make every call that waits for the engine fail with GivenUpError, whatever the engine does."""
+        for flight in self._flights:
+            if not flight.ended.done():
+                flight.ended.set_exception(GivenUpError(reason))
 
 
 class _Flight:
@@ -63,7 +88,7 @@ class _Flight:
         self.ended: asyncio.Future[None] = self._loop.create_future()
         """Done when the last one has ended, or the first one has failed."""
         self.sequences = [
-            Sequence(order.source, order.max_output, partial(self._done, place), deadline)
+            Sequence(order.source, order.max_output, partial(self._done, place), deadline, order.scored)
             for place, order in enumerate(orders)
         ]
 
@@ -103,5 +128,7 @@ def _check(index: int, sequence: Sequence) -> None:
         return
     if isinstance(sequence.error, StoppedError):
         raise NotServingError(str(sequence.error)) from sequence.error
+    if isinstance(sequence.error, MemoryRefusedError):
+        raise NoMemoryError(index) from sequence.error
     fault = str(sequence.error) if isinstance(sequence.error, ArithmeticError) else "the runtime raised an error"
     raise ModelFailedError(index, fault) from sequence.error

@@ -1,4 +1,4 @@
-"""What a server is doing: starting, serving, stopping, or out of order; and how many calls it is busy with."""
+"""What a server is doing: starting, serving, hanging, stopping, or out of order; and how many calls it is busy with."""
 
 import asyncio
 from enum import Enum
@@ -11,6 +11,7 @@ class State(Enum):
 
     STARTING = "the server is starting"
     SERVING = "the server is serving"
+    HANGING = "the model does not answer; the server serves again when it does"
     STOPPING = "the server is stopping"
     BROKEN = "the engine has stopped; the server must be restarted"
 
@@ -31,8 +32,8 @@ class Lifecycle:
 
     @property
     def alive(self) -> bool:
-        """Whether calls are answered now or will be, without a restart."""
-        return self.state is not State.BROKEN
+        """Whether nothing speaks for a restart."""
+        return self.state not in (State.HANGING, State.BROKEN)
 
     def move(self, state: State) -> None:
         """Go on to `state`. A server that stops does nothing else any more."""

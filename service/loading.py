@@ -31,7 +31,8 @@ class LoadedModel:
 
     manifest: Manifest
     tokenizer: Tokenizer
-    runner: Runner
+    runners: tuple[Runner, ...]
+    """One a lane."""
     provider: str
     """The execution provider really in use."""
     runtime_version: str
@@ -88,11 +89,13 @@ def load_model(bundle: Bundle, settings: ServerSettings) -> LoadedModel:
     try:
         tokenizer = SentencePieceTokenizer(bundle.path(TOKENIZER_FOLDER))
         runner = OrtRunner(
-            bundle, provider=settings.provider, threads=settings.compute_threads, max_rows=settings.max_rows
+            bundle, provider=settings.provider, threads=settings.session_threads, max_rows=settings.max_rows
         )
+        runners = (runner, *(runner.another() for _ in range(settings.lanes - 1)))
         loaded = time.monotonic()
         sources = [text.source_ids for text in bundle.golden()]
-        warm_up(runner, sources, bundle.manifest.decoding.start_id, settings.max_rows)
+        for each in runners:
+            warm_up(each, sources, bundle.manifest.decoding.start_id, settings.max_rows)
     except ProviderError as error:
         raise StartupError(str(error)) from error
     except Exception as error:
@@ -100,7 +103,7 @@ def load_model(bundle: Bundle, settings: ServerSettings) -> LoadedModel:
     return LoadedModel(
         manifest=bundle.manifest,
         tokenizer=tokenizer,
-        runner=runner,
+        runners=runners,
         provider=runner.provider,
         runtime_version=runtime_version,
         load_seconds=loaded - started,

@@ -6,11 +6,13 @@ Gauges of the engine are read from it when somebody scrapes, so that they cannot
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 import grpc
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
 
 from dragoman.service.engine.engine import Engine
+from dragoman.service.engine.lane import Cause, Run
 from dragoman.service.engine.sequence import Finish
 from dragoman.service.engine.sequence import Sequence as EngineSequence
 
@@ -28,6 +30,8 @@ TOKEN_KINDS = ("source", "output", "padding", "wasted")
 OPERATIONS = TRANSLATE, EMBED = "translate", "embed"
 FINISH_REASONS = ("end", "length", "repetition", "cancelled", "deadline", "failed")
 REFUSALS = ("queue_full", "deadline", "too_long", "bad_request", "draining", "unauthenticated", "rate")
+RUNS: tuple[Run, ...] = get_args(Run)
+CAUSES: tuple[Cause, ...] = get_args(Cause)
 MEMORY_PARTS = ("weights", "cache_reserved", "cache_used", "buffers")
 WASTED = frozenset({Finish.CANCELLED, Finish.DEADLINE, Finish.FAILED})
 
@@ -89,6 +93,12 @@ class Metrics:
         )
         self.finished = self._counter(
             "dragoman_finished_total", f"Texts that left the engine: {', '.join(FINISH_REASONS)}.", ("model", "reason")
+        )
+        self.run_failures = self._counter(
+            "dragoman_run_failures_total",
+            f"Runs of the model ({', '.join(RUNS)}) that failed for an error or for want of memory, those that then "
+            "succeeded in smaller parts counted too.",
+            ("model", "run", "cause"),
         )
         self.refused = self._counter(
             "dragoman_refused_total", f"Calls refused before the engine had them: {', '.join(REFUSALS)}.", ("reason",)
@@ -163,6 +173,9 @@ class ModelMetrics:
         }
         self._embedded = metrics.texts.labels(name, EMBED, OTHER_LANGUAGE)
         self._finished = {reason: metrics.finished.labels(name, reason) for reason in FINISH_REASONS}
+        self._run_failures = {
+            (run, cause): metrics.run_failures.labels(name, run, cause) for run in RUNS for cause in CAUSES
+        }
         self._gauges = {
             gauge: gauge.labels(name)
             for gauge in (
@@ -223,6 +236,14 @@ class ModelMetrics:
         self._step_seconds.observe(seconds)
         self._batch_rows.observe(rows)
         self._tokens["output"].inc(rows)
+
+    def failed(self, run: Run, cause: Cause) -> None:
+        """See `Observer.failed`."""
+        self._run_failures[run, cause].inc()
+
+    def wasted(self, tokens: int) -> None:
+        """See `Observer.wasted`."""
+        self._tokens["wasted"].inc(tokens)
 
     def finished(self, sequence: EngineSequence) -> None:
         """See `Observer.finished`."""

@@ -3,17 +3,21 @@
     serve        reads the bundle, binds the ports, verifies, loads, serves until a signal, and stops
     Server       what is bound and served, without signals or bundles
 
+A model that does not answer makes the server say so, and refuse calls, until it answers again.
+
 A signal at any moment stops the server in order: health says NOT_SERVING, new calls are refused, running calls go on
 for as long as the grace allows, and the rest is cancelled. A second signal ends the process at once.
 """
 
 import asyncio
 import errno
+import logging
 import os
 import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
@@ -27,7 +31,8 @@ from prometheus_client import CollectorRegistry
 from dragoman.export.bundle import Bundle, Manifest
 from dragoman.service.announcement import announcement, at
 from dragoman.service.aside import ASIDE, run_aside
-from dragoman.service.engine.engine import ENGINE, Engine
+from dragoman.service.engine.engine import Engine
+from dragoman.service.engine.lane import ENGINE
 from dragoman.service.exposition import Exposition
 from dragoman.service.interceptor import CallInterceptor
 from dragoman.service.lifecycle import Lifecycle, State
@@ -37,7 +42,10 @@ from dragoman.service.results import ModelInfo
 from dragoman.service.servicer import METHODS, SERVICE, ServedModel, TranslationService
 from dragoman.service.settings import ServerSettings
 from dragoman.service.translator import CallLimits, Translator
+from dragoman.service.watchdog import watch
 from dragoman.v1 import translation_pb2_grpc
+
+log = logging.getLogger(__name__)
 
 SENDING_SECONDS = 0.5
 """How long the last answers may take on their way out, once the calls themselves are through."""
@@ -55,8 +63,12 @@ SERVING = health_pb2.HealthCheckResponse.SERVING
 class Server:
     """gRPC and HTTP around one model. Made, opened, given its model and stopped on one event loop."""
 
-    def __init__(self, settings: ServerSettings, manifest: Manifest) -> None:
+    def __init__(
+        self, settings: ServerSettings, manifest: Manifest, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`clock` is that of the engine, in seconds."""
         self._settings = settings
+        self._clock = clock
         self._lifecycle = Lifecycle()
         self.registry = CollectorRegistry()
         """Where the metrics are."""
@@ -104,7 +116,7 @@ class Server:
         """Serve `model` from now on, and say what it is."""
         manifest, settings = model.manifest, self._settings
         rules = manifest.decoding
-        engine = Engine(model.runner, settings.limits, rules.start_id, rules.end_ids, self._model_metrics)
+        engine = Engine(model.runners, settings.limits, rules.start_id, rules.end_ids, self._model_metrics, self._clock)
         self._engine = engine
         self._model_metrics.watch(engine)
         self._model_metrics.loaded(
@@ -122,6 +134,8 @@ class Server:
         engine.start(self._when_engine_ends())
         self._lifecycle.move(State.SERVING)
         await self._set_health(SERVING)
+        if settings.run_timeout_seconds:
+            self._keep(watch(engine.busy_seconds, settings.run_timeout_seconds, self._report_on(translator)))
         return info
 
     async def stop(self, grace_seconds: float) -> None:
@@ -139,6 +153,8 @@ class Server:
             await _within(ENGINE_STOP_SECONDS, run_aside(self._engine.stop))
         if self._exposition is not None:
             await run_aside(self._exposition.stop)
+        for task in self._tasks:
+            task.cancel()
 
     def _make_grpc(self) -> grpc.aio.Server:
         server = grpc.aio.server(
@@ -159,15 +175,34 @@ class Server:
         for name in ("", SERVICE):
             await self._health.set(name, status)
 
+    def _report_on(self, translator: Translator) -> Callable[[bool], Coroutine[Any, Any, None]]:
+        """What to do at each look at the engine, which hangs or does not."""
+
+        async def report(hangs: bool) -> None:
+            if hangs:
+                # Not once: a call that was being read may have come to the engine since the last look.
+                translator.give_up(State.HANGING.value)
+            before, after = (State.SERVING, State.HANGING) if hangs else (State.HANGING, State.SERVING)
+            if self._lifecycle.state is before:
+                log.error("the model %s", "does not answer" if hangs else "answers again")
+                self._lifecycle.move(after)
+                await self._set_health(NOT_SERVING if hangs else SERVING)
+
+        return report
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run `work` beside everything else, until it ends or the server has stopped."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
     def _when_engine_ends(self) -> Callable[[], None]:
         loop = asyncio.get_running_loop()
 
         def note() -> None:
             self._lifecycle.move(State.BROKEN)
             if not self._lifecycle.ready:
-                task = loop.create_task(self._set_health(NOT_SERVING))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                self._keep(self._set_health(NOT_SERVING))
 
         def ended() -> None:
             with suppress(RuntimeError):

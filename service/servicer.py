@@ -57,6 +57,7 @@ class TranslationService(rpc.TranslationServiceServicer):
             target_language=request.target_language,
             max_output_tokens=request.max_output_tokens,
             truncate=request.truncate,
+            scores=not request.omit_scores,
             seconds_left=_seconds_left(context),
         )
         return translate_response(replace(result, request_id=request.request_id))

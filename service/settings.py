@@ -4,6 +4,7 @@ from dataclasses import Field, dataclass, field, fields
 from typing import TypeVar, cast
 
 from dragoman.service.cpus import allowed_cpus
+from dragoman.service.engine.repetition import Repetition
 from dragoman.service.engine.scheduler import Limits
 
 PREFIX = "DRAGOMAN_"
@@ -45,10 +46,13 @@ class ServerSettings:
         "Where the model runs. auto: on CUDA where that can be had, else on the CPU.",
         choices=("auto", "cpu", "cuda"),
     )
-    threads: int = _setting(0, "Threads that compute; 0 takes as many as the process may use processors.", 0, 1024)
-    max_rows: int = _setting(32, "Most texts that are decoded together.", 1, 4096)
+    lanes: int = _setting(1, "Batches that run side by side, each with a cache of its own, over one model.", 1, 256)
+    threads_per_lane: int = _setting(
+        0, "Threads that compute in each lane; 0 divides the processors that the process may use.", 0, 1024
+    )
+    max_rows: int = _setting(32, "Most texts that are decoded together, in one lane.", 1, 4096)
     batch_tokens: int = _setting(
-        16384, "Most tokens, of sources and longest outputs together, that are decoded together.", 1
+        16384, "Most tokens, of sources and longest outputs together, that are decoded together, in one lane.", 1
     )
     encode_tokens: int = _setting(
         2048, "Most source tokens, padding counted, that are encoded between two steps of decoding.", 1
@@ -57,9 +61,19 @@ class ServerSettings:
     queue_tokens: int = _setting(
         262144, "Most tokens, of sources and longest outputs together, that wait; a call beyond is refused.", 1
     )
+    repetition_tokens: int = _setting(
+        16, "Longest pattern, in tokens, that makes a loop of an output, which is then stopped; 0 stops none.", 0, 256
+    )
+    repetition_times: int = _setting(10, "How many times in a row a pattern makes a loop.", 2)
     max_texts: int = _setting(1024, "Most texts of one call.", 1)
     max_message_bytes: int = _setting(4 * 2**20, "Largest request.", 1024, 2**31 - 1)
     max_answer_bytes: int = _setting(64 * 2**20, "Largest answer of Embed, by its vectors.", 1024, 2**31 - 1)
+    run_timeout_seconds: int = _setting(
+        30,
+        "How long the model may take for one step or one encoding before the server is held to hang and answers nobody "
+        "until it goes on; 0 waits for ever.",
+        0,
+    )
     grace_seconds: int = _setting(20, "How long running calls may go on after SIGTERM or SIGINT.", 0)
     verify: bool = _setting(True, "Replay the bundle's golden answers before serving.")
 
@@ -70,8 +84,13 @@ class ServerSettings:
 
     @property
     def compute_threads(self) -> int:
-        """How many threads are to compute."""
-        return self.threads or allowed_cpus()
+        """How many threads are to compute, in all lanes."""
+        return self.lanes * (self.threads_per_lane or max(1, allowed_cpus() // self.lanes))
+
+    @property
+    def session_threads(self) -> int:
+        """How many threads a run of the model may use: one lane's own, and all that no lane is on."""
+        return self.compute_threads - self.lanes + 1
 
     @property
     def limits(self) -> Limits:
@@ -82,6 +101,7 @@ class ServerSettings:
             encode_tokens=self.encode_tokens,
             queue_sequences=self.queue_sequences,
             queue_tokens=self.queue_tokens,
+            repetition=Repetition(self.repetition_tokens, self.repetition_times) if self.repetition_tokens else None,
         )
 
 

@@ -22,7 +22,7 @@ from dragoman.model.tokenizer import Tokenizer
 from dragoman.service.engine.engine import Engine
 from dragoman.service.engine.sequence import Finish, Sequence
 from dragoman.service.errors import InvalidRequestError, ModelFailedError, TooLateError
-from dragoman.service.flight import Order, fly
+from dragoman.service.flight import Flights, Order
 from dragoman.service.languages import resolve_language
 from dragoman.service.metrics import ModelMetrics
 from dragoman.service.pooling import pool
@@ -46,7 +46,11 @@ MANY_TOKENS = 4096
 
 BYTES_PER_NUMBER = 4
 
-FINISH_REASONS: dict[Finish | None, FinishReason] = {Finish.END: FinishReason.END, Finish.LENGTH: FinishReason.LENGTH}
+FINISH_REASONS: dict[Finish | None, FinishReason] = {
+    Finish.END: FinishReason.END,
+    Finish.LENGTH: FinishReason.LENGTH,
+    Finish.REPETITION: FinishReason.REPETITION,
+}
 
 T = TypeVar("T")
 
@@ -69,6 +73,7 @@ class Translator:
         self._manifest = manifest
         self._tokenizer = tokenizer
         self._engine = engine
+        self._flights = Flights(engine)
         self._limits = limits
         self._metrics = metrics
         rules = manifest.decoding
@@ -84,6 +89,7 @@ class Translator:
         target_language: str = "",
         max_output_tokens: int = 0,
         truncate: bool = False,
+        scores: bool = True,
         seconds_left: float | None = None,
     ) -> TranslateResult:
         """Translate each text by itself, in their order.
@@ -99,11 +105,11 @@ class Translator:
         sources, tokenize_seconds = await self._read(texts, truncate, False, deadline)
         rules = self._manifest.decoding
         orders = [
-            Order(index, source.ids, rules.output_limit(len(source.ids), max_output_tokens or None))
+            Order(index, source.ids, rules.output_limit(len(source.ids), max_output_tokens or None), scores)
             for index, source in enumerate(sources)
             if not self._reader.is_blank(source)
         ]
-        flown = await fly(self._engine, orders, deadline, _leave_alone)
+        flown = await self._flights.fly(orders, deadline, _leave_alone)
         started = time.monotonic()
         outputs = await self._write(flown)
         self._metrics.translated(len(texts), target, time.monotonic() - started)
@@ -146,7 +152,7 @@ class Translator:
             vectors[place] = pool(states, pooling, normalize)
 
         orders = [Order(index, source.ids, 0) for index, source in enumerate(sources)]
-        flown = await fly(self._engine, orders, deadline, pool_one)
+        flown = await self._flights.fly(orders, deadline, pool_one)
         self._metrics.embedded(len(texts))
         return EmbedResult(
             embeddings=tuple(map(_embedding, sources, vectors)),
@@ -155,6 +161,10 @@ class Translator:
             model_version=self._manifest.version,
             timings=_timings(flown, tokenize_seconds),
         )
+
+    def give_up(self, reason: str) -> None:
+        """Answer every call that waits for the engine with GivenUpError."""
+        self._flights.give_up(reason)
 
     def _deadline(self, seconds_left: float | None) -> float | None:
         """By the engine's clock."""
@@ -226,7 +236,7 @@ def _translation(source: Source, sequence: Sequence, text: str) -> Translation:
         source_truncated=source.truncated,
         source_tokens=len(source.ids),
         output_tokens=len(sequence.tokens),
-        score=sequence.log_prob / len(sequence.tokens),
+        score=sequence.log_prob / len(sequence.tokens) if sequence.scored else None,
     )
 
 

@@ -2,10 +2,11 @@
 
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
-from dragoman.service.engine.runner import Memory, RowInput
+from dragoman.service.engine.runner import Memory, MemoryRefusedError, RowInput
 from dragoman.service.engine.scheduler import Step
 
 START = 1
@@ -17,6 +18,10 @@ def said(source: Sequence[int]) -> list[int]:
     return list(source)
 
 
+LOGIT = 100.0
+"""Added to each log-probability where none is wanted, so that nobody takes it for one."""
+
+
 def log_prob_of(token: int) -> float:
     """The log-probability of each `token`; a sum of them is exact in any order."""
     return -(token % 8 + 1) / 8
@@ -26,15 +31,19 @@ class FakeRunner:
     """Says each source back, one token a step; the output of (5, 6, END) is 5, 6, END.
 
     A source that holds a token of `poison` gets NaN for its log-probability, and one that holds a token of `endless`
-    says it for ever. The states of an embedding are [token, place, 1] for each token.
+    says it for ever. One that holds a token of `broken` makes each step raise that it is in, and each encoding if it
+    begins with one. The states of an embedding are [token, place, 1] for each token.
 
     It watches over its caller as well: a row that is fed anything but its own last token, or that takes the place of
     one that was spoiled and not cleared, is an AssertionError.
     """
 
-    def __init__(self, rows: int = 64, poison: Sequence[int] = (), endless: Sequence[int] = ()) -> None:
+    def __init__(
+        self, rows: int = 64, poison: Sequence[int] = (), endless: Sequence[int] = (), broken: Sequence[int] = ()
+    ) -> None:
         self.poison = frozenset(poison)
         self.endless = frozenset(endless)
+        self.broken = frozenset(broken)
         self.gate = threading.Event()
         """Steps wait while it is not set."""
         self.gate.set()
@@ -42,8 +51,12 @@ class FakeRunner:
         """Set by every step as it begins."""
         self.fault: Exception | None = None
         """Raised by the next call that computes, once."""
+        self.most_rows = rows
+        """Every call that computes more of them at once is refused memory."""
         self.batches: list[int] = []
         """Rows of each step so far."""
+        self.scored: list[bool] = []
+        """Whether each step so far was to give log-probabilities."""
         self.rests = 0
         self._sources: list[tuple[int, ...]] = [()] * rows
         self._spoiled = [False] * rows
@@ -51,7 +64,7 @@ class FakeRunner:
     def embed(self, sources: Sequence[Sequence[int]]) -> list[Any]:
         import numpy as np
 
-        self._fail_if_told()
+        self._fail_if_told(len(sources), (source[0] for source in sources))
         self._wait()
         return [
             np.array(
@@ -62,16 +75,19 @@ class FakeRunner:
         ]
 
     def insert(self, sources: Sequence[Sequence[int]], first_row: int) -> None:
-        self._fail_if_told()
+        self._fail_if_told(len(sources), (source[0] for source in sources))
         for row, source in enumerate(sources, start=first_row):
             assert not self._spoiled[row], f"row {row} was not cleared"
             self._sources[row] = tuple(source)
 
-    def step(self, rows: Sequence[RowInput]) -> list[Step]:
-        self._fail_if_told()
+    def step(self, rows: Sequence[RowInput], only: int | None = None, scored: bool = True) -> list[Step]:
+        part = range(len(rows)) if only is None else range(only, only + 1)
+        self._fail_if_told(len(part), (token for row in part for token in self._sources[row]))
         self._wait()
-        self.batches.append(len(rows))
-        return [self._step_row(row, fed) for row, fed in enumerate(rows)]
+        self.batches.append(len(part))
+        self.scored.append(scored)
+        steps = [self._step_row(row, rows[row]) for row in part]
+        return steps if scored else [replace(step, log_prob=step.log_prob + LOGIT) for step in steps]
 
     def move_row(self, source: int, target: int) -> None:
         self._sources[target] = self._sources[source]
@@ -105,7 +121,11 @@ class FakeRunner:
         self.stepping.set()
         assert self.gate.wait(30), "nobody opened the gate"
 
-    def _fail_if_told(self) -> None:
+    def _fail_if_told(self, rows: int, tokens: Iterable[int]) -> None:
+        if rows > self.most_rows:
+            raise MemoryRefusedError(f"no memory for {rows} rows")
         if self.fault is not None:
             fault, self.fault = self.fault, None
             raise fault
+        if self.broken.intersection(tokens):
+            raise RuntimeError("broken")

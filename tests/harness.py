@@ -6,6 +6,7 @@ import functools
 import random
 import socket
 import tempfile
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -150,13 +151,16 @@ def health(channel: grpc.aio.Channel) -> Any:
 
 
 def loopback(settings: ServerSettings | None = None) -> ServerSettings:
-    """The settings with free ports."""
-    return dataclasses.replace(settings or ServerSettings(), port=0, metrics_port=0, threads=1)
+    """The settings with free ports; unless others are given, FakeRunner may say a word as often as its source does."""
+    settings = settings or ServerSettings(repetition_tokens=0)
+    return dataclasses.replace(settings, port=0, metrics_port=0, threads_per_lane=1)
 
 
 def loaded(runner: FakeRunner, what: Manifest) -> LoadedModel:
     """A model that FakeRunner stands for."""
-    return LoadedModel(what, tokenizer(), runner, "FakeExecutionProvider", "0.0", load_seconds=1.5, warmup_seconds=0.5)
+    return LoadedModel(
+        what, tokenizer(), (runner,), "FakeExecutionProvider", "0.0", load_seconds=1.5, warmup_seconds=0.5
+    )
 
 
 @asynccontextmanager
@@ -165,10 +169,11 @@ async def serving(
     what: Manifest | None = None,
     settings: ServerSettings | None = None,
     grace_seconds: float = 1,
+    clock: Callable[[], float] = time.monotonic,
 ) -> AsyncIterator[Running]:
     """A server that serves; stopped at the end."""
     runner, what = runner or FakeRunner(), what or manifest()
-    server = Server(loopback(settings), what)
+    server = Server(loopback(settings), what, clock)
     await server.open()
     try:
         await server.add(loaded(runner, what))

@@ -5,7 +5,9 @@ input and output at once, so that `TensorScatter` updates them in place. Binding
 of rows or a capacity changes.
 """
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -28,7 +30,7 @@ from dragoman.export.graphs import (
     updated,
 )
 from dragoman.service.engine.cache import SlotCache
-from dragoman.service.engine.runner import Memory, RowInput
+from dragoman.service.engine.runner import Memory, MemoryRefusedError, RowInput
 from dragoman.service.engine.scheduler import Step
 
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
@@ -37,8 +39,27 @@ FATAL_ONLY = 4
 """ONNX Runtime's log level: what goes wrong raises, and is reported once, by whoever catches it."""
 
 
+REFUSALS = ("failed to allocate memory", "bad allocation", "bad_alloc", "out of memory")
+"""How ONNX Runtime says, in lower case, that it was refused memory; the class of its errors does not tell."""
+
+UNBOUND = slice(0, 0)
+"""The rows that are bound where none are."""
+
+
 class ProviderError(ValueError):
     """The execution provider that was asked for is not to be had."""
+
+
+@contextmanager
+def _refusals_told() -> Iterator[None]:
+    """Raise MemoryRefusedError in place of whatever says the same."""
+    try:
+        yield
+    except Exception as error:
+        words = str(error).lower()
+        if isinstance(error, MemoryError) or any(refusal in words for refusal in REFUSALS):
+            raise MemoryRefusedError(str(error)) from error
+        raise
 
 
 class OrtRunner:
@@ -50,32 +71,45 @@ class OrtRunner:
         `provider` is "cpu", "cuda", or "auto": cuda where it works, else cpu. Raises ProviderError where cuda is asked
         for and cannot be had; the runtime itself would fall back without a word.
         """
-        manifest = bundle.manifest
+        self._manifest = manifest = bundle.manifest
+        self._max_rows = max_rows
         size = manifest.dimensions
         self._pad_id = manifest.decoding.pad_id
         self._encoder, self.provider = _open_session(bundle, ENCODER_FILE, provider, threads)
         self._decoder, _ = _open_session(bundle, DECODER_FILE, provider, threads)
         self._encoder_outputs = [spec.name for spec in encoder_spec(size, manifest.precision).outputs]
         self._decoder_spec = decoder_spec(size, manifest.precision, logits=False)
+        self._weights_bytes = bundle.path(WEIGHTS_FILE).stat().st_size
+        self._make_slots()
+
+    def another(self) -> "OrtRunner":
+        """A runner for another thread: the sessions are shared, slots and bindings are its own."""
+        runner = copy.copy(self)
+        runner._make_slots()
+        return runner
+
+    def _make_slots(self) -> None:
+        size, decoding, max_rows = self._manifest.dimensions, self._manifest.decoding, self._max_rows
         layers = range(size.decoder_layers)
         cross = [name(layer) for layer in layers for name in (cross_key, cross_value)]
         past = [name(layer) for layer in layers for name in (self_key, self_value)]
-        sources, outputs = manifest.decoding.max_source_tokens, manifest.decoding.max_output_tokens
-        held = held_dtype(manifest.precision)
+        sources, outputs = decoding.max_source_tokens, decoding.max_output_tokens
+        held = held_dtype(self._manifest.precision)
         self._cross = SlotCache(cross, max_rows, size.heads, size.head_width, sources, held)
         self._past = SlotCache(past, max_rows, size.heads, size.head_width, outputs, held)
         self._small = _small_buffers(max_rows)
         self._lengths = self._small["source_lengths"]
         self._positions_used = 0
-        self._weights_bytes = bundle.path(WEIGHTS_FILE).stat().st_size
         self._binding = self._decoder.io_binding()
-        self._bound_rows = 0
+        self._bound = UNBOUND
 
+    @_refusals_told()
     def embed(self, sources: Sequence[Sequence[int]]) -> list[NDArray[np.float32]]:
         """See `Runner`."""
         hidden = self._encode(sources, ["hidden"])[0]
         return [rows[: len(source)].copy() for rows, source in zip(hidden, sources, strict=True)]
 
+    @_refusals_told()
     def insert(self, sources: Sequence[Sequence[int]], first_row: int) -> None:
         """See `Runner`."""
         names = self._encoder_outputs[1:]
@@ -84,24 +118,25 @@ class OrtRunner:
         rows = slice(first_row, first_row + len(sources))
         self._lengths[rows] = [len(source) for source in sources]
         if self._cross.fit(int(self._lengths[: rows.stop].max()), first_row):
-            self._bound_rows = 0
+            self._bound = UNBOUND
         for name, values in zip(names, encoded, strict=True):
             self._cross.arrays[name][rows, :, :width] = values
 
-    def step(self, rows: Sequence[RowInput]) -> list[Step]:
+    @_refusals_told()
+    def step(self, rows: Sequence[RowInput], only: int | None = None, scored: bool = True) -> list[Step]:
         """See `Runner`."""
-        count = len(rows)
-        positions = [row.position for row in rows]
-        if self._past.fit(max(positions) + 1, count):
-            self._bound_rows = 0
-        if count != self._bound_rows:
-            self._bind(count)
-        self._small["token"][:count, 0] = [row.token for row in rows]
-        self._small["position"][:count] = positions
-        self._positions_used = sum(positions) + count
+        part = slice(0, len(rows)) if only is None else slice(only, only + 1)
+        if self._past.fit(max(row.position for row in rows) + 1, len(rows)):
+            self._bound = UNBOUND
+        if part != self._bound:
+            self._bind(part)
+        self._small["token"][part, 0] = [row.token for row in rows[part]]
+        self._small["position"][part] = [row.position for row in rows[part]]
+        self._small["scored"][...] = scored
+        self._positions_used = sum(row.position + 1 for row in rows)
         self._decoder.run_with_iobinding(self._binding)
-        tokens = self._small["next_token"][:count, 0].tolist()
-        log_probs = self._small["log_prob"][:count].tolist()
+        tokens = self._small["next_token"][part, 0].tolist()
+        log_probs = self._small["log_prob"][part].tolist()
         return [Step(token, log_prob) for token, log_prob in zip(tokens, log_probs, strict=True)]
 
     def move_row(self, source: int, target: int) -> None:
@@ -119,13 +154,13 @@ class OrtRunner:
         """See `Runner`."""
         shrunk = [cache.shrink() for cache in (self._cross, self._past)]
         if any(shrunk):
-            self._bound_rows = 0
+            self._bound = UNBOUND
         self._positions_used = 0
         self._lengths[:] = 0
 
     def memory(self) -> Memory:
         """See `Runner`."""
-        sources = int(self._lengths[: self._bound_rows].sum())
+        sources = int(self._lengths[: self._bound.stop].sum())
         used = self._positions_used * self._past.bytes_per_position + sources * self._cross.bytes_per_position
         return Memory(
             weights=self._weights_bytes,
@@ -142,15 +177,15 @@ class OrtRunner:
         found: list[NDArray[Any]] = self._encoder.run(outputs, {"input_ids": ids, "source_lengths": lengths})
         return found
 
-    def _bind(self, rows: int) -> None:
-        """Bind every input and output to the first `rows` rows of its buffer."""
+    def _bind(self, part: slice) -> None:
+        """Bind every input and output to the rows `part` of its buffer."""
         buffers: dict[str, NDArray[Any]] = {
             **self._small,
             **self._cross.arrays,
             **self._past.arrays,
             **{updated(name): array for name, array in self._past.arrays.items()},
         }
-        sizes = {"batch": rows, "source": self._cross.capacity, "capacity": self._past.capacity}
+        sizes = {"batch": part.stop - part.start, "source": self._cross.capacity, "capacity": self._past.capacity}
         self._binding.clear_binding_inputs()
         self._binding.clear_binding_outputs()
         for bind, specs in (
@@ -158,10 +193,10 @@ class OrtRunner:
             (self._binding.bind_output, self._decoder_spec.outputs),
         ):
             for spec in specs:
-                buffer = buffers[spec.name]
+                buffer = buffers[spec.name][part] if spec.axes else buffers[spec.name]
                 # A pointer keeps nothing alive: the buffers are held by self, and replaced only where bound anew.
                 bind(spec.name, "cpu", 0, buffer.dtype, bind_axes(spec, sizes), buffer.ctypes.data)
-        self._bound_rows = rows
+        self._bound = part
 
 
 def _small_buffers(rows: int) -> dict[str, NDArray[Any]]:

@@ -7,6 +7,10 @@ from typing import Any, Protocol
 from dragoman.service.engine.scheduler import Step
 
 
+class MemoryRefusedError(Exception):
+    """There is not the memory for a run of so many rows; one of fewer rows may fit."""
+
+
 @dataclass(frozen=True)
 class RowInput:
     """What one row feeds to a step."""
@@ -33,7 +37,7 @@ class Memory:
 class Runner(Protocol):
     """Owns the weights and the cache. Rows 0..n-1 are in use; the engine says which, and moves them.
 
-    Called from one thread.
+    Called from one thread. Whatever computes raises MemoryRefusedError where memory is refused.
     """
 
     def embed(self, sources: Sequence[Sequence[int]]) -> list[Any]:
@@ -42,8 +46,12 @@ class Runner(Protocol):
     def insert(self, sources: Sequence[Sequence[int]], first_row: int) -> None:
         """Encode sources into rows `first_row` and on, ready for their first step."""
 
-    def step(self, rows: Sequence[RowInput]) -> list[Step]:
-        """Decode one token for each of the rows 0..n-1."""
+    def step(self, rows: Sequence[RowInput], only: int | None = None, scored: bool = True) -> list[Step]:
+        """Decode one token for each of the rows 0..n-1, whose inputs are `rows`; with `only` for that row alone.
+
+        Log-probabilities cost time: unless `scored`, some other number stands for each, as finite as it would be.
+        A step that raised may be asked for once more: what it wrote before is written again.
+        """
 
     def move_row(self, source: int, target: int) -> None:
         """Copy everything that row `source` holds over row `target`."""

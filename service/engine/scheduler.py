@@ -5,11 +5,17 @@ last one, so that the batch stays a prefix; `update` says which rows moved.
 """
 
 import math
-from collections import deque
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Row
 from dataclasses import dataclass, replace
 
-from dragoman.service.engine.sequence import Finish, QueueFullError, Sequence
+from dragoman.service.engine.buckets import bucket
+from dragoman.service.engine.queue import Queue
+from dragoman.service.engine.repetition import Repetition
+from dragoman.service.engine.sequence import Finish, Sequence
+
+RELIEF_SECONDS = 10.0
+"""How long after memory was refused the running batch is kept small, before it may double."""
 
 
 @dataclass(frozen=True)
@@ -21,9 +27,11 @@ class Limits:
     tokens: int
     """Most tokens (source and longest output) that the running batch may come to occupy."""
     encode_tokens: int
-    """Most padded source tokens that are encoded between two steps, so that running rows never wait long."""
+    """Most source tokens, padding counted, that are encoded between two steps, so that running rows never wait long."""
     queue_sequences: int
     queue_tokens: int
+    repetition: Repetition | None = None
+    """Where an output is stopped before its limit; None lets every loop run."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +59,12 @@ class Removal:
     """Rows that take the place of others; to be carried out in order."""
     clear: tuple[int, ...]
     """Rows, now free, whose cells may hold NaN or infinity; to be zeroed after the moves."""
+    wasted_tokens: int = 0
+    """Of the output of sequences that went back to the queue, which is made anew."""
+
+
+NOTHING = Removal((), (), ())
+"""Nobody leaves."""
 
 
 @dataclass(frozen=True)
@@ -65,14 +79,19 @@ class Admission:
 
 
 class Scheduler:
-    """The queue and the running rows. Not thread-safe: its owner calls it from one thread at a time."""
+    """Fills the rows of the running batch from the queue.
 
-    def __init__(self, limits: Limits, end_ids: Row[int]) -> None:
+    Not thread-safe: its owner calls it from one thread at a time.
+    """
+
+    def __init__(self, limits: Limits, end_ids: Row[int], queue: Queue) -> None:
         self._limits = limits
+        self._queue = queue
         self._end_ids = frozenset(end_ids)
-        self._waiting: deque[Sequence] = deque()
         self._rows: list[Sequence] = []
-        self._waiting_tokens = 0
+        self._embedding: list[Sequence] = []
+        self._most_rows = limits.rows
+        self._relief = math.inf
 
     @property
     def rows(self) -> Row[Sequence]:
@@ -80,138 +99,142 @@ class Scheduler:
         return self._rows
 
     @property
-    def waiting_sequences(self) -> int:
-        """How many sequences are in the queue."""
-        return len(self._waiting)
-
-    @property
-    def waiting_tokens(self) -> int:
-        """What the sequences in the queue may come to occupy."""
-        return self._waiting_tokens
-
-    @property
     def idle(self) -> bool:
         """Whether there is nothing to do."""
-        return not self._waiting and not self._rows
-
-    def submit(self, sequences: Row[Sequence], now: float) -> None:
-        """Queue the sequences of one request, all or none.
-
-        Raises QueueFullError where they do not fit. An empty queue takes any request: one that is larger
-        than the queue could otherwise never be answered.
-        """
-        tokens = sum(sequence.cost for sequence in sequences)
-        if self._waiting:
-            if len(self._waiting) + len(sequences) > self._limits.queue_sequences:
-                raise QueueFullError(len(self._waiting), self._limits.queue_sequences, "sequences")
-            if self._waiting_tokens + tokens > self._limits.queue_tokens:
-                raise QueueFullError(self._waiting_tokens, self._limits.queue_tokens, "tokens")
-        for sequence in sequences:
-            sequence.times = replace(sequence.times, submitted=now)
-        self._waiting.extend(sequences)
-        self._waiting_tokens += tokens
+        return not self._queue and not self._rows
 
     def drop_dead(self, now: float) -> Removal:
         """Take out, of the queue and of the rows, every sequence that nobody waits for any more."""
-        alive: deque[Sequence] = deque()
-        gone: list[Sequence] = []
-        for sequence in self._waiting:
-            reason = sequence.dead(now)
-            if reason is None:
-                alive.append(sequence)
-            else:
-                self._waiting_tokens -= sequence.cost
-                gone.append(_finish(sequence, reason, now))
-        self._waiting = alive
+        gone = self._queue.drop_dead(now)
         for sequence in self._rows:
             reason = sequence.dead(now)
             if reason is not None:
-                _finish(sequence, reason, now)
+                sequence.end(reason, now)
         removal = self._remove_finished()
         return replace(removal, gone=(*gone, *removal.gone))
 
-    def admit(self, now: float) -> Admission:
-        """Take from the head of the queue what fits beside the running rows, in the order of arrival."""
+    def admit(self, now: float, share: int) -> Admission:
+        """Take from the head of the queue what fits beside the running rows, in the order of arrival.
+
+        With them it is at most `share` sequences. It is given by length, so that neighbours can be encoded together.
+        """
+        self._relieve(now)
         embed: list[Sequence] = []
         insert: list[Sequence] = []
         first_row = len(self._rows)
         occupied = sum(sequence.cost for sequence in self._rows)
-        longest = 0
-        while self._waiting:
-            head = self._waiting[0]
-            longest = max(longest, len(head.source))
-            count = len(embed) + len(insert)
-            if count and longest * (count + 1) > self._limits.encode_tokens:
+        encoded = 0
+        while self._queue and first_row + len(embed) + len(insert) < share:
+            head = self._queue.head
+            encoded += bucket(head)
+            if (embed or insert) and encoded > self._limits.encode_tokens:
                 break
             if head.max_output:
                 # A sequence larger than the whole budget still runs, alone.
-                if self._rows and occupied + head.cost > self._limits.tokens:
+                rows = first_row + len(insert)
+                if rows >= self._most_rows or (rows and occupied + head.cost > self._limits.tokens):
                     break
-                if len(self._rows) == self._limits.rows:
-                    break
-            self._waiting.popleft()
-            self._waiting_tokens -= head.cost
+            self._queue.take()
             head.times = replace(head.times, admitted=now)
             if head.max_output:
-                self._rows.append(head)
                 insert.append(head)
                 occupied += head.cost
             else:
                 embed.append(head)
+        for admitted in (embed, insert):
+            admitted.sort(key=bucket)
+        self._rows += insert
+        self._embedding = embed
         return Admission(tuple(embed), tuple(insert), first_row)
 
-    def update(self, steps: Row[Step], now: float) -> Removal:
-        """Give each row its new token, and take out the rows that are finished by it."""
+    def update(self, steps: Row[Step | Exception], now: float) -> Removal:
+        """Give each row its new token, and take out the rows that are finished by it or have an error instead."""
+        repetition = self._limits.repetition
         for sequence, step in zip(self._rows, steps, strict=True):
+            if isinstance(step, Exception):
+                sequence.end(Finish.FAILED, now, step)
+                continue
             if not math.isfinite(step.log_prob):
-                sequence.error = ArithmeticError(f"the model's log-probability is {step.log_prob}")
-                _finish(sequence, Finish.FAILED, now)
+                error = ArithmeticError(f"the model's log-probability is {step.log_prob}")
+                sequence.end(Finish.FAILED, now, error)
                 continue
             if not sequence.tokens:
                 sequence.times = replace(sequence.times, first_token=now)
             sequence.tokens.append(step.token)
             sequence.log_prob += step.log_prob
             if step.token in self._end_ids:
-                _finish(sequence, Finish.END, now)
+                sequence.end(Finish.END, now)
             elif len(sequence.tokens) >= sequence.max_output:
-                _finish(sequence, Finish.LENGTH, now)
+                sequence.end(Finish.LENGTH, now)
+            elif repetition is not None and repetition.ends(sequence.tokens):
+                sequence.end(Finish.REPETITION, now)
         return self._remove_finished()
 
-    def fail_rows(self, first_row: int, error: Exception, now: float) -> Removal:
-        """Take out every row from `first_row` on, because the run that held them raised `error`."""
-        for sequence in self._rows[first_row:]:
-            sequence.error = error
-            _finish(sequence, Finish.FAILED, now)
+    def fail_rows(self, errors: Mapping[int, Exception], now: float) -> Removal:
+        """Take out the rows that have an error."""
+        for row, error in errors.items():
+            self._rows[row].end(Finish.FAILED, now, error)
         return self._remove_finished()
 
-    def finish_embedded(self, admission: Admission, now: float, error: Exception | None = None) -> tuple[Sequence, ...]:
-        """Finish the sequences that were encoded for their states, or failed because of `error`."""
-        for sequence in admission.embed:
-            sequence.error = error
-            _finish(sequence, Finish.FAILED if error else Finish.END, now)
-        return admission.embed
+    def shrink(self, first_row: int, error: Exception, now: float) -> Removal:
+        """Make the batch smaller, because a run of the rows from `first_row` on was refused memory.
+
+        The half of them that was admitted last goes back to the head of the queue, to be run anew; for a while no more
+        rows run than now are left. A row that was alone cannot be helped, and fails with `error`.
+        """
+        if len(self._rows) == 1:
+            return self.fail_rows({0: error}, now)
+        held = sorted(self._rows[first_row:], key=lambda sequence: sequence.times.admitted)
+        back = held[len(held) // 2 :]
+        wasted = sum(len(sequence.tokens) for sequence in back)
+        removal = self._take_out(back.__contains__, clear=True)
+        for sequence in back:
+            sequence.restart()
+        self._queue.put_back(sorted(back, key=lambda sequence: sequence.times.submitted))
+        self._most_rows = max(1, len(self._rows))
+        self._relief = now + RELIEF_SECONDS
+        return replace(removal, gone=(), wasted_tokens=wasted)
+
+    def finish_embedded(self, embedded: Row[Sequence], now: float) -> None:
+        """Finish sequences that were encoded for their states, or have an error instead."""
+        for sequence in embedded:
+            sequence.end(Finish.FAILED if sequence.error else Finish.END, now, sequence.error)
 
     def drain(self, error: Exception, now: float) -> tuple[Sequence, ...]:
         """Take out everything, waiting or running, because the engine stops; whoever still waits gets `error`."""
-        everything = (*self._waiting, *self._rows)
-        self._waiting.clear()
+        embedding = [sequence for sequence in self._embedding if sequence.finish is None]
+        everything = (*self._queue.drain(), *embedding, *self._rows)
         self._rows.clear()
-        self._waiting_tokens = 0
         for sequence in everything:
             reason = sequence.dead(now)
             if reason is None:
-                sequence.error = error
-            _finish(sequence, reason or Finish.FAILED, now)
+                sequence.end(Finish.FAILED, now, error)
+            else:
+                sequence.end(reason, now)
         return everything
 
+    def _relieve(self, now: float) -> None:
+        """Let the batch grow again where memory has not been refused for a while."""
+        if now < self._relief:
+            return
+        self._most_rows = min(2 * self._most_rows, self._limits.rows)
+        self._relief = now + RELIEF_SECONDS if self._most_rows < self._limits.rows else math.inf
+
     def _remove_finished(self) -> Removal:
+        finishes = {sequence.finish for sequence in self._rows} - {None}
+        if not finishes:
+            return NOTHING
+        failed = Finish.FAILED in finishes
+        return self._take_out(lambda sequence: sequence.finish is not None, clear=failed)
+
+    def _take_out(self, leaves: Callable[[Sequence], bool], clear: bool) -> Removal:
         before = len(self._rows)
         gone: list[Sequence] = []
         moves: list[Move] = []
         # From the last to the first, so that the row which fills a gap is always one that stays.
         for row in reversed(range(before)):
             sequence = self._rows[row]
-            if sequence.finish is None:
+            if not leaves(sequence):
                 continue
             last = len(self._rows) - 1
             if row != last:
@@ -219,12 +242,5 @@ class Scheduler:
                 self._rows[row] = self._rows[last]
             self._rows.pop()
             gone.append(sequence)
-        failed = any(sequence.finish is Finish.FAILED for sequence in gone)
-        freed = tuple(range(len(self._rows), before)) if failed else ()
+        freed = tuple(range(len(self._rows), before)) if clear else ()
         return Removal(tuple(reversed(gone)), tuple(moves), freed)
-
-
-def _finish(sequence: Sequence, reason: Finish, now: float) -> Sequence:
-    sequence.finish = reason
-    sequence.times = replace(sequence.times, finished=now)
-    return sequence

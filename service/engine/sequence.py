@@ -1,8 +1,7 @@
 """One text on its way through the engine."""
 
-import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -14,6 +13,8 @@ class Finish(Enum):
     """The model chose an end token, or the states of an embedding are there."""
     LENGTH = "length"
     """The limit of output tokens was reached."""
+    REPETITION = "repetition"
+    """The output had become a loop."""
     CANCELLED = "cancelled"
     """The caller went away."""
     DEADLINE = "deadline"
@@ -53,36 +54,55 @@ class Sequence:
     max_output: int
     """Most output tokens, the end token counted; 0 asks for the encoder's states and no output."""
     done: Callable[["Sequence"], None]
-    """Called once, on the engine's thread, when `finish` is set; must not block or raise."""
+    """Called once, on the thread of a lane, when `finish` is set; must not block or raise."""
     deadline: float | None = None
     """By the engine's clock, in seconds."""
+
+    scored: bool = True
+    """Whether log-probabilities are wanted; they cost a pass over the vocabulary at each step."""
 
     tokens: list[int] = field(default_factory=list)
     """Output so far, the end token included if it was chosen."""
     log_prob: float = 0.0
-    """Sum of the natural log-probabilities of `tokens`."""
+    """Sum of the natural log-probabilities of `tokens`; means nothing unless `scored`."""
     states: Any = None
     """The encoder's states, float32 [source, model], where max_output is 0."""
     finish: Finish | None = None
     error: Exception | None = None
     """What went wrong, where finish is FAILED."""
     times: Times = Times()
-    _cancelled: threading.Event = field(default_factory=threading.Event)
+    cancelled: bool = False
+    tell_cancelled: Callable[["Sequence"], object] | None = None
+    """Called by `cancel`, on its thread: whoever holds the sequence would otherwise have to ask again and again."""
 
     @property
     def cost(self) -> int:
         """Tokens that it may come to occupy: its source and its longest output."""
         return len(self.source) + self.max_output
 
+    def restart(self) -> None:
+        """Forget the output and when it was made: the sequence waits in the queue once more."""
+        self.tokens.clear()
+        self.log_prob = 0.0
+        self.times = Times(submitted=self.times.submitted)
+
     def cancel(self) -> None:
         """Ask for the sequence to be dropped before the next step; any thread may call it."""
-        self._cancelled.set()
+        self.cancelled = True
+        if self.tell_cancelled is not None:
+            self.tell_cancelled(self)
+
+    def end(self, finish: Finish, now: float, error: Exception | None = None) -> None:
+        """Say how and when it ended."""
+        self.finish = finish
+        self.error = error
+        self.times = replace(self.times, finished=now)
 
     def dead(self, now: float) -> Finish | None:
         """Why nobody waits for this sequence any more, if so."""
         # First, since a caller whose deadline has passed goes away as well.
         if self.deadline is not None and now >= self.deadline:
             return Finish.DEADLINE
-        if self._cancelled.is_set():
+        if self.cancelled:
             return Finish.CANCELLED
         return None

@@ -31,10 +31,10 @@ class Served:
 
 
 @contextlib.contextmanager
-def serving(bundle: Bundle) -> Iterator[Served]:
+def serving(bundle: Bundle, *options: str) -> Iterator[Served]:
     """`dragoman serve` on the bundle in a process of its own, from when it is ready until SIGTERM."""
-    command = [sys.executable, "-m", "dragoman.service.cli", "serve", str(bundle.folder), "--threads", "1"]
-    command += ["--port", "0", "--metrics-port", "0"]
+    command = [sys.executable, "-m", "dragoman.service.cli", "serve", str(bundle.folder), "--threads-per-lane", "1"]
+    command += ["--port", "0", "--metrics-port", "0", *options]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONUNBUFFERED": "1"}
     ) as server:
@@ -108,6 +108,18 @@ def test_texts_keep_their_order_and_their_answers_whatever_is_beside_them(either
             assert list(answers) == [alone[text] for text in rotated]
     assert alone[""].text == alone["   "].text == ""
     assert alone[""].output_tokens == 0
+
+
+def test_two_lanes_give_what_one_gives(server: Served, bundle: Bundle) -> None:
+    pairs = (ROOT / "benchmarks" / "data" / "tatoeba.tsv").read_text().splitlines()[:100]
+    texts = [pair.split("\t")[1] for pair in pairs]
+    with (
+        serving(bundle, "--lanes", "2", "--no-verify") as lanes,
+        Client(lanes.address) as two,
+        Client(server.address) as one,
+    ):
+        assert two.info().models[0].threads == 2
+        assert two.translate(texts, to="fr").translations == one.translate(texts, to="fr").translations
 
 
 def test_a_word_without_punctuation_does_not_repeat_itself(server: Served) -> None:

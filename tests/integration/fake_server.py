@@ -22,13 +22,13 @@ STEP_SECONDS = 0.05
 
 
 class SlowRunner(FakeRunner):
-    def step(self, rows: Sequence[RowInput]) -> list[Step]:
+    def step(self, rows: Sequence[RowInput], only: int | None = None, scored: bool = True) -> list[Step]:
         time.sleep(STEP_SECONDS)
-        return super().step(rows)
+        return super().step(rows, only, scored)
 
 
 class HangingRunner(FakeRunner):
-    def step(self, rows: Sequence[RowInput]) -> list[Step]:
+    def step(self, rows: Sequence[RowInput], only: int | None = None, scored: bool = True) -> list[Step]:
         threading.Event().wait()
         return []
 
@@ -48,7 +48,8 @@ def main(folder: Path, ways: set[str]) -> None:
             threading.Event().wait()
         return loaded(runner, bundle.manifest)
 
-    settings = ServerSettings(port=0, metrics_port=0, threads=1, grace_seconds=0 if "impatient" in ways else 20)
+    grace = 0 if "impatient" in ways else 20
+    settings = ServerSettings(port=0, metrics_port=0, threads_per_lane=1, repetition_tokens=0, grace_seconds=grace)
     try:
         serve(settings, folder, load, verify)
     except StartupError as error:

@@ -183,15 +183,33 @@ async def test_a_row_of_nan_fails_its_own_call_and_nothing_else(caplog: pytest.L
 
 
 async def test_a_fault_of_the_runtime_is_in_the_log_and_not_in_the_answer(caplog: pytest.LogCaptureFixture) -> None:
-    runner = FakeRunner()
+    runner = FakeRunner(broken=(token_of("boat"),))
     async with serving(runner) as running, running.client() as client:
-        runner.fault = RuntimeError("node MatMul_7 of /models/en-fr")
-        with pytest.raises(ServerError) as caught:
-            await client.translate([SECRET])
-        assert (await client.translate(["kite"])).texts == ("kite",)
-    assert str(caught.value) == "the model failed on texts[0]: the runtime raised an error"
-    assert "node MatMul_7 of /models/en-fr" in caplog.text
-    assert SECRET not in caplog.text
+        calls = [client.translate([text]) for text in ("kite", "red boat", "bird")]
+        kite, boat, bird = await asyncio.gather(*calls, return_exceptions=True)
+        assert running.value("dragoman_run_failures_total", model="fake", run="step", cause="error") >= 2
+        assert running.value("dragoman_finished_total", model="fake", reason="failed") == 1
+    assert isinstance(boat, ServerError)
+    assert str(boat) == "the model failed on texts[0]: the runtime raised an error"
+    for text, answer in (("kite", kite), ("bird", bird)):
+        assert not isinstance(answer, BaseException)
+        assert answer.texts == (text,)
+    assert "RuntimeError: broken" in caplog.text
+    assert "boat" not in caplog.text
+
+
+@pytest.mark.parametrize("request_", [T(texts=["kite", "boat"]), E(texts=["kite", "boat"])], ids=["Translate", "Embed"])
+async def test_memory_that_is_refused_for_one_text_alone_is_told_and_one_may_come_again(request_: Any) -> None:
+    runner = FakeRunner()
+    runner.most_rows = 0
+    async with serving(runner) as running, running.client() as client:
+        error = await failure(running, request_)
+        await eventually(lambda: running.value("dragoman_active_rows", model="fake") == 0)
+        runner.most_rows = 1
+        assert (await client.translate(["kite", "boat"])).texts == ("kite", "boat")
+    assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert error.details() == "the server has not enough memory for texts[0]; come again in 1 s"
+    assert dict(error.trailing_metadata())["grpc-retry-pushback-ms"] == "1000"
 
 
 async def test_a_fault_of_our_own_is_internal_and_in_the_log(

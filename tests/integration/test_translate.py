@@ -37,6 +37,16 @@ async def test_what_comes_back() -> None:
     assert -1.1 < translation.score < 0
 
 
+async def test_an_output_that_loops_is_stopped_and_says_so() -> None:
+    runner = FakeRunner(endless=(token_of("kite"),))
+    settings = ServerSettings(repetition_tokens=3, repetition_times=5)
+    async with serving(runner, settings=settings) as running, running.client() as client:
+        looping, sound = (await client.translate(["kite", "red boat"])).translations
+        assert running.value("dragoman_finished_total", model="fake", reason="repetition") == 1
+    assert (looping.finish_reason, looping.text) == (FinishReason.REPETITION, "kite kite kite kite kite")
+    assert (sound.finish_reason, sound.text) == (FinishReason.END, "red boat")
+
+
 @pytest.mark.parametrize("turn", range(len(MIXED)))
 async def test_one_answer_for_each_text_in_every_order(turn: int) -> None:
     texts = MIXED[turn:] + MIXED[:turn]

@@ -1,8 +1,14 @@
 """The serving engine over real graphs against the verifier's plain decoding of the same graphs."""
 
+import itertools
+import math
 import random
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator, Sequence
+import types
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +16,9 @@ import pytest
 from dragoman.export.bundle import Bundle
 from dragoman.export.verify import Decoded, GraphDecoder, decode_alone
 from dragoman.service.engine.engine import Engine
+from dragoman.service.engine.lane import Cause, Run
 from dragoman.service.engine.ort_runner import OrtRunner, ProviderError
+from dragoman.service.engine.repetition import Repetition
 from dragoman.service.engine.runner import RowInput
 from dragoman.service.engine.scheduler import Limits
 from dragoman.service.engine.sequence import Finish
@@ -26,6 +34,10 @@ class Silent:
 
     def stepped(self, rows: int, seconds: float) -> None: ...
 
+    def failed(self, run: Run, cause: Cause) -> None: ...
+
+    def wasted(self, tokens: int) -> None: ...
+
     def finished(self, sequence: Text) -> None: ...
 
 
@@ -39,10 +51,11 @@ def runner_of(bundle: Bundle, rows: int, threads: int = 1) -> OrtRunner:
     return OrtRunner(bundle, provider="cpu", threads=threads, max_rows=rows)
 
 
-def start(bundle: Bundle, runner: OrtRunner, rows: int) -> Engine:
+def start(bundle: Bundle, runner: OrtRunner, rows: int, repetition: Repetition | None = None, lanes: int = 1) -> Engine:
     rules = bundle.manifest.decoding
-    limits = Limits(rows, 10**6, 256, 10**4, 10**7)
-    engine = Engine(runner, limits, rules.start_id, rules.end_ids, Silent())
+    limits = Limits(rows, 10**6, 256, 10**4, 10**7, repetition)
+    runners = [runner, *(runner.another() for _ in range(lanes - 1))]
+    engine = Engine(runners, limits, rules.start_id, rules.end_ids, Silent())
     engine.start()
     return engine
 
@@ -57,16 +70,47 @@ def run(engine: Engine, asked: Sequence[tuple[Source, int]]) -> list[Text]:
     return texts
 
 
+def failing_once(call: Callable[..., Any], at: int) -> Callable[..., Any]:
+    """`call`, the `at`-th time of which raises after all its work is done."""
+    calls = itertools.count(1)
+
+    def wrapped(*arguments: Any) -> Any:
+        found = call(*arguments)
+        if next(calls) == at:
+            raise RuntimeError("a passing fault")
+        return found
+
+    return wrapped
+
+
 @pytest.fixture
 def decoder(bundle: Bundle) -> GraphDecoder:
     return GraphDecoder(bundle, threads=1)
 
 
-@pytest.fixture(params=[1, 3, 32], ids=lambda rows: f"{rows} rows")
+@pytest.fixture(params=[(1, 1), (3, 1), (32, 1), (3, 2), (8, 3)], ids=lambda way: f"{way[0]} rows, {way[1]} lanes")
 def engine(bundle: Bundle, request: pytest.FixtureRequest) -> Iterator[Engine]:
-    engine = start(bundle, runner_of(bundle, request.param), request.param)
+    rows, lanes = request.param
+    engine = start(bundle, runner_of(bundle, rows), rows, lanes=lanes)
     yield engine
     engine.stop()
+
+
+def test_tokens_are_the_same_with_and_without_scores(bundle: Bundle) -> None:
+    runner = OrtRunner(bundle, provider="cpu", threads=1, max_rows=8)
+    sources = [text.source_ids for text in bundle.golden()[:8]]
+    found = []
+    for scored in (True, False):
+        runner.insert(sources, 0)
+        fed, steps = [bundle.manifest.decoding.start_id] * len(sources), []
+        for position in range(6):
+            steps.append(runner.step([RowInput(token, position) for token in fed], scored=scored))
+            fed = [step.token for step in steps[-1]]
+        found.append(steps)
+    with_scores, without = ([[step.token for step in row] for row in steps] for steps in found)
+    assert with_scores == without
+    assert all(step.log_prob < 0 for row in found[0] for step in row)
+    assert all(math.isfinite(step.log_prob) for row in found[1] for step in row)
 
 
 def test_each_text_has_the_tokens_and_the_score_that_it_has_alone(
@@ -94,6 +138,39 @@ def test_an_output_ends_at_its_own_limit(engine: Engine, decoder: GraphDecoder) 
 
 def decode_of(decoder: GraphDecoder, asked: Sequence[tuple[Source, int]]) -> list[Decoded]:
     return decode_alone(decoder, [source for source, _ in asked], [limit for _, limit in asked])
+
+
+def test_a_loop_that_is_stopped_leaves_a_prefix_of_what_it_would_have_said(bundle: Bundle, engine: Engine) -> None:
+    asked = [(source, 60) for source in sources(40, seed=5)]
+    whole = run(engine, asked)
+    guarded = start(bundle, runner_of(bundle, 8), 8, Repetition(tokens=8, times=2))
+    try:
+        found = run(guarded, asked)
+    finally:
+        guarded.stop()
+    assert {Finish.REPETITION, Finish.END} <= {text.finish for text in found}
+    for text, unguarded in zip(found, whole, strict=True):
+        assert text.tokens == unguarded.tokens[: len(text.tokens)]
+        assert text.finish in (unguarded.finish, Finish.REPETITION)
+        assert text.finish is Finish.REPETITION or text.tokens == unguarded.tokens
+
+
+@pytest.mark.parametrize("at", [1, 2, 17, 40])
+def test_a_run_that_fails_half_way_changes_no_token_and_no_score(
+    bundle: Bundle, decoder: GraphDecoder, at: int
+) -> None:
+    runner = runner_of(bundle, 6)
+    runner._decoder = types.SimpleNamespace(run_with_iobinding=failing_once(runner._decoder.run_with_iobinding, at))
+    runner._encoder = types.SimpleNamespace(run=failing_once(runner._encoder.run, 1 + at % 2))
+    asked = [(source, 40) for source in sources(12, seed=at)]
+    engine = start(bundle, runner, 6)
+    try:
+        found = run(engine, asked)
+    finally:
+        engine.stop()
+    for text, output in zip(found, decode_of(decoder, asked), strict=True):
+        assert tuple(text.tokens) == output.tokens
+        assert text.log_prob == sum(output.log_probs)
 
 
 def test_states_are_the_encoders_whatever_is_beside(engine: Engine, decoder: GraphDecoder) -> None:
@@ -130,6 +207,38 @@ def test_nan_in_unused_cells_spoils_nobody(bundle: Bundle, decoder: GraphDecoder
     runner.insert(asked[2:3], 2)
     again = runner.step([RowInput(rules.start_id, 0)] * 4)
     assert again[2] == (again[2].__class__)(alone[2].tokens[0], alone[2].log_probs[0])
+
+
+SHORT_OF_MEMORY = """
+import resource, sys
+from pathlib import Path
+from dragoman.export.bundle import open_bundle
+from dragoman.service.engine.ort_runner import OrtRunner
+from dragoman.service.engine.runner import MemoryRefusedError, RowInput
+
+runner = OrtRunner(open_bundle(Path(sys.argv[1])), provider="cpu", threads=1, max_rows=2000)
+runner.insert([[5] * 8] * 2, 0)
+pages = int(Path("/proc/self/statm").read_text().split()[0])
+most = pages * resource.getpagesize() + 2**21
+resource.setrlimit(resource.RLIMIT_AS, (most, most))
+for run in (
+    lambda: runner.embed([[5] * 60] * 2000),
+    lambda: runner.insert([[5] * 60] * 2000, 0),
+    lambda: runner.step([RowInput(1, 0)] * 2000),
+    lambda: runner.step([RowInput(1, 60)] * 2000),
+):
+    try:
+        run()
+    except MemoryRefusedError:
+        print("refused")
+print(len(runner.step([RowInput(1, 0)] * 2)))
+"""
+
+
+def test_memory_that_is_really_refused_is_told_as_that_and_less_of_it_still_runs(bundle: Bundle) -> None:
+    command = [sys.executable, "-c", SHORT_OF_MEMORY, str(bundle.folder)]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert run.stdout.split() == ["refused"] * 4 + ["2"], run.stderr
 
 
 def test_the_cache_grows_before_a_row_needs_it_and_falls_back_at_rest(bundle: Bundle) -> None:

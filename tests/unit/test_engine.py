@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from dragoman.service.engine.engine import Engine, Load
+from dragoman.service.engine.lane import Cause, Run
+from dragoman.service.engine.runner import Memory, MemoryRefusedError
 from dragoman.service.engine.scheduler import Limits
 from dragoman.service.engine.sequence import Finish, QueueFullError, Sequence, StoppedError
 from tests.fake_runner import END, START, FakeRunner, log_prob_of, said
@@ -25,6 +27,8 @@ class Notes:
     encodings: list[tuple[int, int, int]] = field(default_factory=list)
     batches: list[int] = field(default_factory=list)
     endings: list[Finish | None] = field(default_factory=list)
+    failures: list[tuple[Run, Cause]] = field(default_factory=list)
+    wasted_tokens: int = 0
     fault: Exception | None = None
 
     def encoded(self, rows: int, tokens: int, padding: int) -> None:
@@ -33,6 +37,12 @@ class Notes:
     def stepped(self, rows: int, seconds: float) -> None:
         assert seconds >= 0
         self.batches.append(rows)
+
+    def failed(self, run: Run, cause: Cause) -> None:
+        self.failures.append((run, cause))
+
+    def wasted(self, tokens: int) -> None:
+        self.wasted_tokens += tokens
 
     def finished(self, sequence: Sequence) -> None:
         if self.fault is not None:
@@ -64,12 +74,12 @@ def notes() -> Notes:
 
 @pytest.fixture
 def runner() -> FakeRunner:
-    return FakeRunner(rows=4, poison=(99,), endless=(98,))
+    return FakeRunner(rows=4, poison=(99,), endless=(98,), broken=(97,))
 
 
 @pytest.fixture
 def engine(runner: FakeRunner, notes: Notes) -> Iterator[Engine]:
-    engine = Engine(runner, LIMITS, START, (END,), notes)
+    engine = Engine([runner], LIMITS, START, (END,), notes)
     engine.start()
     yield engine
     runner.gate.set()
@@ -89,6 +99,21 @@ def test_every_sequence_gets_its_own_output(engine: Engine, notes: Notes) -> Non
     assert max(notes.batches) == LIMITS.rows
     assert sum(rows for rows, _, _ in notes.encodings) == 8
     assert sum(tokens for _, tokens, _ in notes.encodings) == sum(map(len, sources))
+
+
+def test_sources_of_like_length_are_encoded_together(engine: Engine, runner: FakeRunner, notes: Notes) -> None:
+    runner.gate.clear()
+    first = Waiting((10, END))
+    engine.submit(first.sequences)
+    assert runner.stepping.wait(PATIENCE)
+    sources = [(*range(10, 10 + length), END) for length in (3, 40, 5)]
+    waiting = Waiting(*sources, max_output=60)
+    vectors = Waiting(*sources, max_output=0)
+    engine.submit([*waiting.sequences, *vectors.sequences])
+    runner.gate.set()
+    assert [sequence.tokens for sequence in waiting.all()] == [said(source) for source in sources]
+    assert [len(sequence.states) for sequence in vectors.all()] == [len(source) for source in sources]
+    assert [(rows, padding) for rows, _, padding in notes.encodings[1:]] == [(2, 6), (1, 7), (2, 6), (1, 7)]
 
 
 def test_a_short_text_does_not_wait_for_a_long_one(engine: Engine, runner: FakeRunner) -> None:
@@ -134,19 +159,106 @@ def test_a_row_of_nan_fails_alone_and_leaves_nothing_behind(engine: Engine) -> N
     assert [sequence.tokens[0] for sequence in again.all()] == [20, 21, 22, 23]
 
 
-@pytest.mark.parametrize("max_output", [0, 5], ids=["embedding", "decoding"])
-def test_a_runner_that_raises_fails_what_it_ran_and_goes_on(
-    engine: Engine, runner: FakeRunner, max_output: int
+@pytest.mark.parametrize(("max_output", "run"), [(0, "embed"), (5, "insert")])
+def test_an_encoding_that_raises_once_costs_nobody_anything(
+    engine: Engine, runner: FakeRunner, notes: Notes, max_output: int, run: Run
 ) -> None:
-    runner.fault = RuntimeError("out of memory")
+    runner.fault = RuntimeError("a passing fault")
+    waiting = Waiting((10, END), (11, 12, END), max_output=max_output)
+    engine.submit(waiting.sequences)
+    for sequence in waiting.all():
+        assert sequence.finish is Finish.END
+        assert sequence.tokens == (said(sequence.source) if max_output else [])
+        assert max_output or sequence.states[:, 0].tolist() == list(sequence.source)
+    assert notes.failures == [(run, "error")]
+    assert [rows for rows, _, _ in notes.encodings] == [1, 1], "each was tried again alone"
+
+
+def test_a_step_that_raises_once_costs_nobody_anything(engine: Engine, runner: FakeRunner, notes: Notes) -> None:
+    runner.gate.clear()
+    waiting = Waiting((10, END), (11, 12, 13, END), (14, 15, END))
+    engine.submit(waiting.sequences)
+    assert runner.stepping.wait(PATIENCE)
+    runner.fault = RuntimeError("a passing fault")
+    runner.gate.set()
+    for sequence in waiting.all():
+        assert sequence.tokens == said(sequence.source)
+        assert sequence.log_prob == sum(map(log_prob_of, sequence.source))
+    assert notes.failures == [("step", "error")]
+    assert runner.batches[:5] == [3, 1, 1, 1, 2], "the second step was made row by row"
+
+
+@pytest.mark.parametrize(
+    ("max_output", "source", "run"),
+    [(0, (97, END), "embed"), (5, (97, END), "insert"), (5, (10, 97, END), "step")],
+    ids=["embedding", "encoding", "step"],
+)
+def test_a_sequence_that_the_runner_cannot_run_fails_alone(
+    engine: Engine, notes: Notes, max_output: int, source: tuple[int, ...], run: Run
+) -> None:
+    waiting = Waiting((10, END), source, (11, 12, 13, END), (14, 15, END), max_output=max_output)
+    engine.submit(waiting.sequences)
+    finishes = [sequence.finish for sequence in waiting.all()]
+    assert finishes == [Finish.END, Finish.FAILED, Finish.END, Finish.END]
+    assert str(waiting.sequences[1].error) == "broken"
+    for sequence in (waiting.sequences[row] for row in (0, 2, 3)):
+        assert sequence.tokens == (said(sequence.source) if max_output else [])
+    assert notes.failures == [(run, "error")] * 2, "together, and once more alone"
+    well = Waiting((12, END))
+    engine.submit(well.sequences)
+    assert well.all()[0].tokens == [12, END]
+
+
+@pytest.mark.parametrize("most_rows", [1, 2, 3])
+def test_a_batch_that_is_refused_memory_is_made_smaller_and_nothing_is_lost(
+    engine: Engine, runner: FakeRunner, notes: Notes, most_rows: int
+) -> None:
+    runner.gate.clear()
+    waiting = Waiting(*[(*range(10, 10 + length), END) for length in (3, 9, 5, 7, 4, 6)])
+    engine.submit(waiting.sequences)
+    assert runner.stepping.wait(PATIENCE)
+    runner.most_rows = most_rows
+    runner.gate.set()
+    for sequence in waiting.all():
+        assert sequence.finish is Finish.END
+        assert sequence.tokens == said(sequence.source)
+        assert sequence.log_prob == sum(map(log_prob_of, sequence.source))
+        times = sequence.times
+        order = [times.submitted, times.admitted, times.encoded, times.first_token, times.finished]
+        assert order == sorted(order)
+    assert ("step", "memory") in notes.failures
+    assert sum(notes.batches) == sum(len(sequence.tokens) for sequence in waiting.sequences) + notes.wasted_tokens
+    assert notes.wasted_tokens > 0
+    assert max(runner.batches[1:]) <= most_rows
+
+
+@pytest.mark.parametrize("max_output", [0, 5], ids=["embedding", "decoding"])
+def test_an_encoding_that_is_refused_memory_is_made_in_parts(
+    engine: Engine, runner: FakeRunner, notes: Notes, max_output: int
+) -> None:
+    runner.most_rows = 1
+    waiting = Waiting((10, END), (11, 12, END), (13, END), max_output=max_output)
+    engine.submit(waiting.sequences)
+    for sequence in waiting.all():
+        assert sequence.finish is Finish.END
+        assert sequence.tokens == (said(sequence.source) if max_output else [])
+        assert max_output or sequence.states[:, 0].tolist() == list(sequence.source)
+    assert all(cause == "memory" for _, cause in notes.failures)
+    assert [rows for rows, _, _ in notes.encodings] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("max_output", [0, 5], ids=["embedding", "decoding"])
+def test_a_sequence_that_is_refused_memory_alone_fails(engine: Engine, runner: FakeRunner, max_output: int) -> None:
+    runner.most_rows = 0
     waiting = Waiting((10, END), (11, END), max_output=max_output)
     engine.submit(waiting.sequences)
     for sequence in waiting.all():
         assert sequence.finish is Finish.FAILED
-        assert str(sequence.error) == "out of memory"
+        assert isinstance(sequence.error, MemoryRefusedError)
+    runner.most_rows = 4
     well = Waiting((12, END))
     engine.submit(well.sequences)
-    assert well.all()[0].finish is Finish.END
+    assert well.all()[0].tokens == [12, END]
 
 
 def test_load_says_what_waits_and_what_runs(engine: Engine, runner: FakeRunner) -> None:
@@ -203,7 +315,97 @@ def test_stopping_leaves_no_caller_waiting(engine: Engine, runner: FakeRunner) -
 
 
 def test_one_that_never_started_can_be_stopped(runner: FakeRunner, notes: Notes) -> None:
-    Engine(runner, LIMITS, START, (END,), notes).stop()
+    Engine([runner], LIMITS, START, (END,), notes).stop()
+
+
+# --- several lanes
+
+
+@pytest.fixture
+def pair() -> tuple[FakeRunner, FakeRunner]:
+    return FakeRunner(rows=4, endless=(98,)), FakeRunner(rows=4, endless=(98,))
+
+
+@pytest.fixture
+def lanes(pair: tuple[FakeRunner, FakeRunner], notes: Notes) -> Iterator[Engine]:
+    engine = Engine(pair, LIMITS, START, (END,), notes)
+    engine.start()
+    yield engine
+    for runner in pair:
+        runner.gate.set()
+    engine.stop()
+
+
+def test_lanes_share_the_work_and_every_sequence_gets_its_own_output(
+    lanes: Engine, pair: tuple[FakeRunner, FakeRunner], notes: Notes
+) -> None:
+    for runner in pair:
+        runner.gate.clear()
+    sources = [(*range(10, 10 + length), END) for length in (1, 9, 3, 7, 2, 5, 4, 8)]
+    waiting = Waiting(*sources)
+    lanes.submit(waiting.sequences)
+    for runner in pair:
+        assert runner.stepping.wait(PATIENCE), "no lane is idle where there is work for two"
+    assert lanes.load() == Load(0, 0, 8)
+    for runner in pair:
+        runner.gate.set()
+    for sequence in waiting.all():
+        assert sequence.tokens == said(sequence.source)
+    assert sum(notes.batches) == sum(map(len, sources))
+    assert [runner.batches[0] for runner in pair] == [4, 4]
+    assert lanes.load() == Load(0, 0, 0)
+
+
+def test_a_lane_that_hangs_leaves_its_work_to_no_one_and_all_other_work_to_the_rest(
+    lanes: Engine, pair: tuple[FakeRunner, FakeRunner]
+) -> None:
+    for runner in pair:
+        runner.gate.clear()
+    stuck = Waiting(*[(10 + row, END) for row in range(4)])
+    lanes.submit(stuck.sequences)
+    for runner in pair:
+        assert runner.stepping.wait(PATIENCE)
+    pair[1].gate.set()
+    for round_ in range(5):
+        waiting = Waiting(*[(20 + round_, END)] * 3)
+        lanes.submit(waiting.sequences)
+        assert all(sequence.tokens == [20 + round_, END] for sequence in waiting.all())
+    assert lanes.busy_seconds() > 0
+    assert any(sequence.finish is None for sequence in stuck.sequences)
+    pair[0].gate.set()
+    stuck.all()
+
+
+def test_memory_is_that_of_all_lanes_but_they_share_their_weights(lanes: Engine) -> None:
+    assert lanes.memory() == Memory(weights=1000, cache_reserved=400, cache_used=100, buffers=60)
+
+
+def test_stopping_stops_every_lane(lanes: Engine, pair: tuple[FakeRunner, FakeRunner]) -> None:
+    waiting = Waiting(*[(98, END)] * 6, max_output=FOREVER)
+    lanes.submit(waiting.sequences)
+    for runner in pair:
+        assert runner.stepping.wait(PATIENCE)
+    lanes.stop()
+    assert {str(sequence.error) for sequence in waiting.all()} == {"the engine has stopped"}
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_lane_that_dies_ends_them_all(pair: tuple[FakeRunner, FakeRunner], notes: Notes) -> None:
+    broken_move(pair[1], notes, RuntimeError("broken"))
+    ended = threading.Semaphore(0)
+    engine = Engine(pair, LIMITS, START, (END,), notes)
+    waiting = Waiting(*[(10, END), (98, END)] * 4, max_output=FOREVER)
+    engine.submit(waiting.sequences)
+    engine.start(lambda: ended.release())
+    waiting.all()
+    for _ in pair:
+        assert ended.acquire(timeout=PATIENCE)
+    with pytest.raises(StoppedError):
+        engine.submit(Waiting((10, END)).sequences)
+    engine.stop()
+
+
+# --- what ends it
 
 
 def broken_move(runner: FakeRunner, notes: Notes, fault: Exception) -> None:
@@ -223,12 +425,14 @@ def test_whatever_ends_the_thread_no_caller_is_left_waiting_and_its_owner_is_tol
     runner: FakeRunner, notes: Notes, spoil: Callable[[FakeRunner, Notes, Exception], None]
 ) -> None:
     ended = threading.Event()
-    engine = Engine(runner, LIMITS, START, (END,), notes)
+    engine = Engine([runner], LIMITS, START, (END,), notes)
     spoil(runner, notes, RuntimeError("broken"))
     waiting = Waiting((10, END), (11, 12, 13, END), (14, END), (15, END), (16, END), (17, END))
-    engine.submit(waiting.sequences)
+    vectors = Waiting((10, END), (*range(10, 50), END), max_output=0)
+    engine.submit([*vectors.sequences, *waiting.sequences])
     engine.start(ended.set)
     waiting.all()
+    vectors.all()
     assert ended.wait(PATIENCE)
     with pytest.raises(StoppedError):
         engine.submit(Waiting((10, END)).sequences)

@@ -4,9 +4,11 @@ from google.rpc import error_details_pb2, status_pb2
 
 from dragoman.service import errors
 from dragoman.service.errors import (
+    GivenUpError,
     InvalidRequestError,
     LateError,
     ModelFailedError,
+    NoMemoryError,
     NotServingError,
     OverloadedError,
     ServiceError,
@@ -24,9 +26,11 @@ ONE_OF_EACH: list[tuple[ServiceError, grpc.StatusCode]] = [
     (UnknownLanguageError("target_language", "xx", ("fr",)), grpc.StatusCode.INVALID_ARGUMENT),
     (UnknownModelError("nope", ("en-fr",)), grpc.StatusCode.NOT_FOUND),
     (OverloadedError("the queue holds 3 of 3 sequences", 1.5), grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (NoMemoryError(2), grpc.StatusCode.RESOURCE_EXHAUSTED),
     (LateError(), grpc.StatusCode.DEADLINE_EXCEEDED),
     (TooLateError(), grpc.StatusCode.DEADLINE_EXCEEDED),
     (NotServingError("the server is starting"), grpc.StatusCode.UNAVAILABLE),
+    (GivenUpError("the model does not answer"), grpc.StatusCode.UNAVAILABLE),
     (ModelFailedError(0, "the runtime raised an error"), grpc.StatusCode.INTERNAL),
 ]
 

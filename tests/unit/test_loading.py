@@ -184,9 +184,9 @@ class Watched(FakeRunner):
         super().clear_row(row)
         self.cleared.add(row)
 
-    def step(self, rows: Any) -> list[Step]:
+    def step(self, rows: Any, only: int | None = None, scored: bool = True) -> list[Step]:
         self.cleared.difference_update(range(len(rows)))
-        return super().step(rows)
+        return super().step(rows, only, scored)
 
 
 def test_warming_up_runs_one_row_and_all_rows_and_leaves_them_clean() -> None:

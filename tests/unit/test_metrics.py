@@ -21,6 +21,7 @@ CORE = {
     "dragoman_texts_total",
     "dragoman_finished_total",
     "dragoman_refused_total",
+    "dragoman_run_failures_total",
     "dragoman_queue_tokens",
     "dragoman_queue_sequences",
     "dragoman_active_rows",
@@ -85,6 +86,9 @@ def test_all_label_values_are_there_from_the_start_at_0(registry: CollectorRegis
         assert found["dragoman_phase_seconds_count", ("m", phase)] == 0
     for reason in ("queue_full", "deadline", "too_long", "bad_request", "draining", "unauthenticated", "rate"):
         assert found["dragoman_refused_total", (reason,)] == 0
+    for run in ("embed", "insert", "step"):
+        for cause in ("error", "memory"):
+            assert found["dragoman_run_failures_total", ("m", run, cause)] == 0
     for language in ("fr", "de", "other"):
         assert found["dragoman_texts_total", ("m", "translate", language)] == 0
     assert found["dragoman_texts_total", ("m", "embed", "other")] == 0
@@ -138,6 +142,14 @@ def test_steps_and_encodings(registry: CollectorRegistry, model: ModelMetrics) -
     assert value(registry, "dragoman_step_seconds_sum") == 0.5
 
 
+def test_runs_that_failed_are_counted_by_what_ran_and_why(registry: CollectorRegistry, model: ModelMetrics) -> None:
+    model.failed("step", "memory")
+    model.wasted(7)
+    assert value(registry, "dragoman_run_failures_total", run="step", cause="memory") == 1
+    assert value(registry, "dragoman_run_failures_total", run="step", cause="error") == 0
+    assert value(registry, "dragoman_tokens_total", kind="wasted") == 7
+
+
 def test_a_language_that_the_bundle_does_not_have_makes_no_series(
     registry: CollectorRegistry, model: ModelMetrics
 ) -> None:
@@ -149,7 +161,7 @@ def test_a_language_that_the_bundle_does_not_have_makes_no_series(
 
 def test_gauges_are_read_from_the_engine(registry: CollectorRegistry, model: ModelMetrics) -> None:
     limits = Limits(rows=1, tokens=100, encode_tokens=100, queue_sequences=5, queue_tokens=100)
-    engine = Engine(FakeRunner(), limits, START, (END,), model)
+    engine = Engine([FakeRunner()], limits, START, (END,), model)
     model.watch(engine)
     engine.submit([Sequence((10, END), 9, lambda _: None) for _ in range(3)])
     assert value(registry, "dragoman_queue_sequences") == 3

@@ -8,9 +8,10 @@ from click.testing import CliRunner
 from dragoman.service import server
 from dragoman.service.cli.serve import serve
 from dragoman.service.cpus import allowed_cpus
+from dragoman.service.engine.repetition import Repetition
 from dragoman.service.settings import ServerSettings, meaning_of, variable_of
 
-UNITS = ("seconds", "bytes", "tokens", "rows", "texts", "sequences", "port", "threads")
+UNITS = ("seconds", "bytes", "tokens", "rows", "texts", "sequences", "port", "lanes", "lane", "times")
 
 
 def options() -> dict[str, click.Option]:
@@ -54,7 +55,7 @@ def test_a_variable_does_what_its_option_does(started: list[ServerSettings], nam
     text = str(value).lower()
     flag = f"--{name.replace('_', '-')}"
     arguments = [flag.replace("--", "--no-")] if value is False else [flag, text]
-    if name in ("threads", "max_rows"):
+    if name in ("lanes", "threads_per_lane", "max_rows", "repetition_tokens"):
         arguments[-1], text, value = "3", "3", 3
     assert run(*arguments).exit_code == 0
     assert run(env={variable_of(name): text}).exit_code == 0
@@ -87,6 +88,25 @@ def test_a_misspelt_provider_is_refused_with_the_list(started: list[ServerSettin
     assert not started
 
 
+def test_a_loop_is_stopped_unless_told_otherwise() -> None:
+    assert ServerSettings(repetition_tokens=3, repetition_times=5).limits.repetition == Repetition(3, 5)
+    assert ServerSettings().limits.repetition is not None
+    assert ServerSettings(repetition_tokens=0).limits.repetition is None
+
+
 def test_threads_are_those_allowed_unless_told_otherwise() -> None:
     assert ServerSettings().compute_threads == allowed_cpus()
-    assert ServerSettings(threads=7).compute_threads == 7
+    assert ServerSettings(threads_per_lane=7).compute_threads == 7
+
+
+@pytest.mark.parametrize(
+    ("lanes", "per_lane", "computing", "session"), [(1, 1, 1, 1), (1, 4, 4, 4), (4, 1, 4, 1), (2, 3, 6, 5)]
+)
+def test_lanes_times_threads_compute(lanes: int, per_lane: int, computing: int, session: int) -> None:
+    settings = ServerSettings(lanes=lanes, threads_per_lane=per_lane)
+    assert (settings.compute_threads, settings.session_threads) == (computing, session)
+
+
+def test_lanes_divide_the_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dragoman.service.settings.allowed_cpus", lambda: 5)
+    assert [ServerSettings(lanes=lanes).compute_threads for lanes in (1, 2, 5, 8)] == [5, 4, 5, 8]

@@ -1,4 +1,5 @@
 import asyncio
+import dataclasses
 import threading
 from collections.abc import AsyncIterator
 from collections.abc import Sequence as Row
@@ -50,7 +51,7 @@ async def translating(
 ) -> AsyncIterator[Bench]:
     runner, what, registry = runner or FakeRunner(), what or manifest(), CollectorRegistry()
     metrics = ModelMetrics(Metrics(registry), what.name, what.target_languages)
-    engine = Engine(runner, LIMITS, what.decoding.start_id, what.decoding.end_ids, metrics)
+    engine = Engine([runner], LIMITS, what.decoding.start_id, what.decoding.end_ids, metrics)
     engine.start()
     try:
         translator = Translator(what, tokenizer(), engine, calls or CallLimits(1000, 2**20), metrics)
@@ -75,6 +76,27 @@ async def test_a_translation_with_all_that_is_said_of_it() -> None:
     assert translation.score == pytest.approx(sum(map(log_prob_of, tokens)) / 3)
     assert (result.model, result.model_version) == ("fake", "0123456789ab")
     assert result.timings.decode_seconds > 0
+
+
+async def test_scores_are_neither_made_nor_told_where_nobody_wants_them() -> None:
+    async with translating() as bench:
+        result = await bench.translator.translate(["red kite"], scores=False)
+        assert bench.runner.scored == [False] * 3
+    assert result.translations[0].score is None
+    assert result.translations[0].text == "red kite"
+
+
+async def test_who_wants_scores_gets_them_beside_one_who_does_not() -> None:
+    async with translating() as bench:
+        bench.runner.gate.clear()
+        calls = [bench.translator.translate(["red kite"], scores=scores) for scores in (True, False)]
+        both = asyncio.gather(*calls)
+        await asyncio.sleep(0)
+        bench.runner.gate.set()
+        with_scores, without = await both
+    tokens = (token_of("red"), token_of("kite"), END)
+    assert with_scores.translations[0].score == pytest.approx(sum(map(log_prob_of, tokens)) / 3)
+    assert without.translations[0].score is None
 
 
 async def test_blank_texts_are_answered_without_the_engine() -> None:
@@ -202,6 +224,16 @@ async def test_a_call_whose_deadline_passes_in_the_engine_is_late() -> None:
     assert tokens > 0
 
 
+async def test_an_output_is_bounded_by_the_length_of_its_source() -> None:
+    what = manifest(max_output_tokens=FOREVER)
+    bounded = dataclasses.replace(what.decoding, output_factor=1.5, output_margin=4)
+    runner = FakeRunner(endless=(token_of("kite"),))
+    async with translating(runner, dataclasses.replace(what, decoding=bounded)) as bench:
+        result = await bench.translator.translate(["kite", "red kite flies"])
+    sources = [translation.source_tokens for translation in result.translations]
+    assert [translation.output_tokens for translation in result.translations] == [int(1.5 * n) + 4 for n in sources]
+
+
 # --- failures
 
 
@@ -216,9 +248,7 @@ async def test_one_failed_text_fails_the_call_and_frees_the_others() -> None:
 
 
 async def test_an_error_of_the_runtime_is_not_shown_to_the_caller() -> None:
-    runner = FakeRunner()
-    async with translating(runner) as bench:
-        runner.fault = RuntimeError("/secret/path: node 7")
+    async with translating(FakeRunner(broken=(token_of("kite"),))) as bench:
         with pytest.raises(ModelFailedError) as caught:
             await bench.translator.translate(["kite"])
         assert str(caught.value) == "the model failed on texts[0]: the runtime raised an error"

@@ -1,0 +1,315 @@
+"""One thread that drives one runner: its own rows, filled from the queue that all lanes share."""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Sequence as Row
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Literal, Protocol, TypeVar
+
+from dragoman.export.graphs import padded_width
+from dragoman.service.engine.buckets import batches
+from dragoman.service.engine.queue import Queue
+from dragoman.service.engine.runner import MemoryRefusedError, RowInput, Runner
+from dragoman.service.engine.scheduler import Removal, Scheduler, Step
+from dragoman.service.engine.sequence import Sequence, StoppedError
+
+log = logging.getLogger(__name__)
+
+ENGINE = "engine"
+"""What the threads are called."""
+
+Run = Literal["embed", "insert", "step"]
+"""What the runner was asked for."""
+
+Cause = Literal["error", "memory"]
+"""Why it could not: it raised an error, or was refused memory."""
+
+T = TypeVar("T")
+
+
+class Observer(Protocol):
+    """Told what happens, on the thread of a lane; must be quick."""
+
+    def encoded(self, rows: int, tokens: int, padding: int) -> None:
+        """`rows` sources went through the encoder, `tokens` real tokens and `padding` beside them."""
+
+    def stepped(self, rows: int, seconds: float) -> None:
+        """A step of the decoder gave one token to each of `rows`."""
+
+    def failed(self, run: Run, cause: Cause) -> None:
+        """The runner raised."""
+
+    def wasted(self, tokens: int) -> None:
+        """So many tokens of output are made anew, because their batch was refused memory."""
+
+    def finished(self, sequence: Sequence) -> None:
+        """A sequence left; its `finish` says how."""
+
+
+class Hall:
+    """What all lanes share: the queue and the rows that it fills, under one lock."""
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
+        self.changed = threading.Condition()
+        """The lock; notified when there is something to do."""
+        self.stopped = False
+        self.schedulers: list[Scheduler] = []
+        """Of each lane."""
+
+    @property
+    def active_rows(self) -> int:
+        """The rows that run, in all lanes; to be asked for under the lock."""
+        return sum(len(scheduler.rows) for scheduler in self.schedulers)
+
+    @property
+    def share(self) -> int:
+        """How many sequences a lane may have, so that none is idle while another has many; under the lock."""
+        return -(-(len(self.queue) + self.active_rows) // len(self.schedulers))
+
+    def stop(self) -> None:
+        """Let every lane end."""
+        with self.changed:
+            self.stopped = True
+            self.changed.notify_all()
+
+
+class Lane:
+    """Runs sequences, many at a time, on a thread of its own.
+
+    Where the runner raises, each sequence of that run is tried once more, alone. One that raises again fails; the
+    others go on, with the tokens that they would have had without it. Where memory is refused, the batch becomes
+    smaller, and what leaves it runs again later.
+    """
+
+    def __init__(
+        self,
+        hall: Hall,
+        scheduler: Scheduler,
+        runner: Runner,
+        start_id: int,
+        observer: Observer,
+        clock: Callable[[], float],
+    ) -> None:
+        self._hall = hall
+        self._scheduler = scheduler
+        self._runner = runner
+        self._start_id = start_id
+        self._observer = observer
+        self._clock = clock
+        self._changed = hall.changed
+        self._busy_since: float | None = None
+        self._ended: Callable[[], None] = lambda: None
+        self._thread = threading.Thread(target=self._loop, name=ENGINE, daemon=True)
+
+    def start(self, ended: Callable[[], None]) -> None:
+        """Start the thread; whatever ends it, `ended` is the last that it calls."""
+        self._ended = ended
+        self._thread.start()
+
+    def join(self) -> None:
+        """Wait for the thread's end, if it was ever started."""
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def busy_seconds(self) -> float:
+        """How long the runner has been at what it does now, 0 if it does nothing; any thread may call it."""
+        since = self._busy_since
+        return 0.0 if since is None else self._clock() - since
+
+    # --- the lane's own thread
+
+    def _loop(self) -> None:
+        try:
+            while self._wait_for_work():
+                self._turn()
+        finally:
+            # Whatever ended the loop, nobody is left waiting, and nobody can come after: all other lanes end as well.
+            self._hall.stop()
+            with self._changed:
+                left = self._scheduler.drain(StoppedError("the engine has stopped"), self._clock())
+            try:
+                self._deliver(left)
+            finally:
+                self._ended()
+
+    def _wait_for_work(self) -> bool:
+        """Sleep until there is something to do. False when the engine is to stop."""
+        with self._changed:
+            idle = self._scheduler.idle and not self._hall.stopped
+        if idle:
+            # Not under the lock: giving back memory takes time, and callers would wait for it.
+            with self._busy():
+                self._runner.rest()
+        with self._changed:
+            self._changed.wait_for(lambda: self._hall.stopped or not self._scheduler.idle)
+            return not self._hall.stopped
+
+    def _turn(self) -> None:
+        """Schedule, run, update: what one admission encodes is bounded, so that no step waits long for it."""
+        with self._changed:
+            removal = self._scheduler.drop_dead(self._clock())
+        self._settle(removal)
+        with self._changed:
+            admission = self._scheduler.admit(self._clock(), self._hall.share)
+        for batch in batches(admission.embed):
+            self._embed(batch)
+        self._insert(admission.first_row)
+        if self._scheduler.rows:
+            self._step()
+
+    def _embed(self, asked: Row[Sequence]) -> None:
+        def embed(part: range) -> list[Any]:
+            batch = asked[part.start : part.stop]
+            states = self._runner.embed([sequence.source for sequence in batch])
+            self._note_encoded(batch)
+            return states
+
+        found: list[Any]
+        try:
+            found = self._attempt("embed", range(len(asked)), embed)
+        except MemoryRefusedError as error:
+            half = len(asked) // 2
+            if half:
+                self._embed(asked[:half])
+                self._embed(asked[half:])
+                return
+            found = [error]
+        for sequence, states in zip(asked, found, strict=True):
+            if isinstance(states, Exception):
+                sequence.error = states
+            else:
+                sequence.states = states
+        with self._changed:
+            self._scheduler.finish_embedded(asked, self._clock())
+        self._deliver(asked)
+
+    def _insert(self, first_row: int) -> None:
+        """Encode the rows from `first_row` on, those of like length together."""
+
+        def insert(part: range) -> list[None]:
+            batch = self._scheduler.rows[part.start : part.stop]
+            self._runner.insert([sequence.source for sequence in batch], part.start)
+            self._note_encoded(batch)
+            return [None] * len(batch)
+
+        errors: dict[int, Exception] = {}
+        row = first_row
+        while row < len(self._scheduler.rows):
+            batch = next(batches(self._scheduler.rows[row:]))
+            rows = range(row, row + len(batch))
+            try:
+                found = self._attempt("insert", rows, insert)
+            except MemoryRefusedError as error:
+                # Those that are not encoded yet become fewer.
+                self._shrink(row, error)
+                continue
+            errors.update((row, error) for row, error in zip(rows, found, strict=True) if error is not None)
+            row = rows.stop
+        if errors:
+            self._fail_rows(errors)
+
+    def _step(self) -> None:
+        rows = [
+            RowInput(sequence.tokens[-1] if sequence.tokens else self._start_id, len(sequence.tokens))
+            for sequence in self._scheduler.rows
+        ]
+
+        scored = any(sequence.scored for sequence in self._scheduler.rows)
+
+        def step(part: range) -> list[Step]:
+            return self._runner.step(rows, None if len(part) == len(rows) else part.start, scored)
+
+        started = self._clock()
+        try:
+            steps = self._attempt("step", range(len(rows)), step)
+        except MemoryRefusedError as error:
+            self._shrink(0, error)
+            return
+        now = self._clock()
+        self._observer.stepped(len(rows), now - started)
+        with self._changed:
+            removal = self._scheduler.update(steps, now)
+        self._settle(removal)
+
+    def _attempt(self, run: Run, rows: range, call: Callable[[range], Row[T]]) -> list[T | Exception]:
+        """What `call` gives for `rows` together; if it raises, what it gives, or raises, for each alone.
+
+        Raises MemoryRefusedError where there is not the memory for all of them.
+        """
+        try:
+            with self._busy():
+                return list(call(rows))
+        except MemoryRefusedError as error:
+            self._note_failed(run, len(rows), error)
+            raise
+        except Exception as error:
+            self._note_failed(run, len(rows), error)
+        found: list[T | Exception] = []
+        for row in rows:
+            try:
+                with self._busy():
+                    found += call(range(row, row + 1))
+            except Exception as error:
+                # Whoever gets it reports it.
+                self._observer.failed(run, _cause(error))
+                found.append(error)
+        return found
+
+    @contextmanager
+    def _busy(self) -> Iterator[None]:
+        """The time in which the runner has the thread."""
+        self._busy_since = self._clock()
+        try:
+            yield
+        finally:
+            self._busy_since = None
+
+    def _fail_rows(self, errors: Mapping[int, Exception]) -> None:
+        with self._changed:
+            removal = self._scheduler.fail_rows(errors, self._clock())
+        self._settle(removal)
+
+    def _shrink(self, first_row: int, error: MemoryRefusedError) -> None:
+        with self._changed:
+            removal = self._scheduler.shrink(first_row, error, self._clock())
+        if removal.wasted_tokens:
+            self._observer.wasted(removal.wasted_tokens)
+        self._settle(removal)
+
+    def _settle(self, removal: Removal) -> None:
+        try:
+            with self._busy():
+                for move in removal.moves:
+                    self._runner.move_row(move.source, move.target)
+                for row in removal.clear:
+                    self._runner.clear_row(row)
+        finally:
+            self._deliver(removal.gone)
+
+    def _deliver(self, sequences: Row[Sequence]) -> None:
+        try:
+            for sequence in sequences:
+                self._observer.finished(sequence)
+        finally:
+            # Even an observer that raises leaves no caller waiting.
+            for sequence in sequences:
+                sequence.done(sequence)
+
+    def _note_failed(self, run: Run, rows: int, error: Exception) -> None:
+        log.warning("%s of %d failed", run, rows, exc_info=error)
+        self._observer.failed(run, _cause(error))
+
+    def _note_encoded(self, sequences: Row[Sequence]) -> None:
+        now = self._clock()
+        for sequence in sequences:
+            sequence.times = replace(sequence.times, encoded=now)
+        lengths = [len(sequence.source) for sequence in sequences]
+        padded = padded_width(max(lengths)) * len(lengths)
+        self._observer.encoded(len(lengths), sum(lengths), padded - sum(lengths))
+
+
+def _cause(error: Exception) -> Cause:
+    return "memory" if isinstance(error, MemoryRefusedError) else "error"

@@ -1,0 +1,107 @@
+"""The sequences that wait, in the order of their arrival. Pure bookkeeping, as the scheduler."""
+
+import heapq
+import itertools
+from collections import OrderedDict, deque
+from collections.abc import Sequence as Row
+from dataclasses import replace
+
+from dragoman.service.engine.sequence import QueueFullError, Sequence
+
+FEW_DEADLINES = 64
+"""Up to so many deadlines of sequences that wait no more are not worth a clearing."""
+
+
+class Queue:
+    """Bounded. Not thread-safe: its owner calls it from one thread at a time.
+
+    What a look for the dead costs depends on how many died, not on how many wait: deadlines lie in a heap, and a
+    sequence that is cancelled tells it.
+    """
+
+    def __init__(self, most_sequences: int, most_tokens: int) -> None:
+        self._most_sequences = most_sequences
+        self._most_tokens = most_tokens
+        self._waiting: OrderedDict[Sequence, None] = OrderedDict()
+        self._deadlines: list[tuple[float, int, Sequence]] = []
+        self._numbers = itertools.count()
+        self._cancelled: deque[Sequence] = deque()
+        self.tokens = 0
+        """What the sequences may come to occupy."""
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def head(self) -> Sequence:
+        """The one that has waited longest; there must be one."""
+        return next(iter(self._waiting))
+
+    def submit(self, sequences: Row[Sequence], now: float) -> None:
+        """Take the sequences of one request, all or none.
+
+        Raises QueueFullError where they do not fit. An empty queue takes any request: one that is larger
+        than the queue could otherwise never be answered.
+        """
+        if self._waiting:
+            if len(self._waiting) + len(sequences) > self._most_sequences:
+                raise QueueFullError(len(self._waiting), self._most_sequences, "sequences")
+            if self.tokens + sum(sequence.cost for sequence in sequences) > self._most_tokens:
+                raise QueueFullError(self.tokens, self._most_tokens, "tokens")
+        for sequence in sequences:
+            sequence.times = replace(sequence.times, submitted=now)
+            self._add(sequence)
+
+    def take(self) -> Sequence:
+        """Take the head out."""
+        sequence, _ = self._waiting.popitem(last=False)
+        self.tokens -= sequence.cost
+        return sequence
+
+    def put_back(self, sequences: Row[Sequence]) -> None:
+        """Put sequences that were taken, in the order of their arrival, before all others."""
+        for sequence in reversed(sequences):
+            self._add(sequence)
+            self._waiting.move_to_end(sequence, last=False)
+
+    def drop_dead(self, now: float) -> list[Sequence]:
+        """Take out and finish every sequence that nobody waits for any more."""
+        gone: list[Sequence] = []
+        while self._cancelled:
+            self._drop(self._cancelled.popleft(), now, gone)
+        while self._deadlines and self._deadlines[0][0] <= now:
+            self._drop(heapq.heappop(self._deadlines)[-1], now, gone)
+        if len(self._deadlines) > 2 * len(self._waiting) + FEW_DEADLINES:
+            # Most are of sequences that have left.
+            self._deadlines = [entry for entry in self._deadlines if entry[-1] in self._waiting]
+            heapq.heapify(self._deadlines)
+        return gone
+
+    def drain(self) -> list[Sequence]:
+        """Take out everything."""
+        everything = list(self._waiting)
+        self._waiting.clear()
+        self._deadlines.clear()
+        self.tokens = 0
+        return everything
+
+    def _add(self, sequence: Sequence) -> None:
+        self._waiting[sequence] = None
+        self.tokens += sequence.cost
+        if sequence.deadline is not None:
+            # The number stands between two of the same deadline, since sequences have no order.
+            heapq.heappush(self._deadlines, (sequence.deadline, next(self._numbers), sequence))
+        # Any thread may cancel it from now on, or has done so before anybody listened.
+        sequence.tell_cancelled = self._cancelled.append
+        if sequence.cancelled:
+            self._cancelled.append(sequence)
+
+    def _drop(self, sequence: Sequence, now: float, gone: list[Sequence]) -> None:
+        reason = sequence.dead(now)
+        # It may have left the queue since, or come back into it.
+        if reason is None or sequence not in self._waiting:
+            return
+        del self._waiting[sequence]
+        self.tokens -= sequence.cost
+        sequence.end(reason, now)
+        gone.append(sequence)

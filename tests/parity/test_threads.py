@@ -1,0 +1,53 @@
+"""How many threads compute: no more than the process may use processors, and as many as it is told."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from dragoman.export.bundle import Bundle
+
+LOAD = """
+import os, sys
+from pathlib import Path
+
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+import onnxruntime
+
+# The runtime has a thread that does not compute as soon as it is there.
+before = len(os.listdir("/proc/self/task"))
+from dragoman.export.bundle import open_bundle
+from dragoman.service.loading import load_model
+from dragoman.service.settings import ServerSettings
+
+lanes, per_lane = map(int, sys.argv[2:])
+settings = ServerSettings(provider="cpu", lanes=lanes, threads_per_lane=per_lane)
+model = load_model(open_bundle(Path(sys.argv[1])), settings)
+print(len(model.runners), len(os.listdir("/proc/self/task")) - before)
+"""
+
+
+def loaded(bundle: Bundle, lanes: int, per_lane: int) -> tuple[int, int]:
+    """Lanes, and threads beside their own, of a process that has one processor and has warmed up `bundle`."""
+    command = [sys.executable, "-c", LOAD, str(bundle.folder), str(lanes), str(per_lane)]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0, run.stderr
+    assert run.stderr == "", "no complaint about affinity either"
+    runners, threads = map(int, run.stdout.split())
+    return runners, threads
+
+
+needs_affinity = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="only Linux pins processes")
+
+
+@needs_affinity
+@pytest.mark.parametrize("lanes", [1, 3])
+def test_with_one_processor_nothing_computes_beside_the_lanes_themselves(bundle: Bundle, lanes: int) -> None:
+    assert loaded(bundle, lanes, 0) == (lanes, 0)
+
+
+@needs_affinity
+def test_an_explicit_number_is_obeyed(bundle: Bundle) -> None:
+    # Each of the two graphs has a pool; a lane runs one of the graphs at a time, and pools sleep between runs.
+    assert loaded(bundle, 1, 3) == (1, 2 * 2)
