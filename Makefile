@@ -12,11 +12,14 @@ BUNDLE := build/bundle/en-fr
 # The sentences that the export is proven on.
 TEXTS := benchmarks/data/tatoeba.tsv
 MANIFEST := $(BUNDLE)/manifest.json
+# What the benchmarks serve.
+INT8 := build/bundle/en-fr-int8
+PEERS := build/peers/.installed
 
-.PHONY: help install serve test check lint types bench wheel wheel-test clean
+.PHONY: help install serve test check lint types bench bench-served wheel wheel-test clean
 
 help: ## List these targets.
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 14
 
 install: $(INSTALLED) ## Install everything into .venv, from the source tree, and generate the gRPC code.
 
@@ -47,10 +50,24 @@ types: $(INSTALLED) ## Check types.
 	ln -sfn ../../../model ../../../export ../../../service ../../../protos/dragoman/v1 build/types/dragoman
 	$(BIN)/mypy
 
-bench: $(INSTALLED) ## Measure beside CTranslate2, in an environment of its own; about 15 minutes on a quiet machine.
-	$(PYTHON) -m venv build/peers
-	build/peers/bin/pip install --quiet $(TORCH_INDEX:%=--extra-index-url %) --editable '.[cpu,export]' ctranslate2==4.8.5
+bench: $(PEERS) ## Measure beside CTranslate2, transformers and optimum-onnx: about 30 minutes on two quiet cores.
 	build/peers/bin/python -m benchmarks.steps
+	build/peers/bin/python -m benchmarks.sentences
+	build/peers/bin/python -m benchmarks.results
+
+bench-served: $(PEERS) $(INT8)/manifest.json ## Measure over gRPC beside CTranslate2 offline: about 5 minutes on two quiet cores.
+	build/peers/bin/python -m benchmarks.served $(INT8)
+	build/peers/bin/python -m benchmarks.results
+
+# The peers bring a transformers that nothing else needs: they have an environment of their own.
+$(PEERS): pyproject.toml | $(INSTALLED)
+	$(PYTHON) -m venv build/peers
+	build/peers/bin/pip install --quiet $(TORCH_INDEX:%=--extra-index-url %) --editable '.[cpu,export]' \
+	    ctranslate2==4.8.5 transformers==4.57.6 optimum-onnx==0.1.0
+	touch $@
+
+$(INT8)/manifest.json: $(wildcard $(CHECKPOINT)/* export/*.py) | $(INSTALLED)
+	$(BIN)/dragoman export --force --precision int8 --texts $(TEXTS) $(CHECKPOINT) $(INT8)
 
 wheel: $(INSTALLED) ## Build the source archive, and out of it the wheel, into dist.
 	rm -rf dist

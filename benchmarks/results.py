@@ -4,6 +4,7 @@
     benchmarks/results/latest.md      made from it
 
 Each command replaces its own section, and under "conditions" what it was measured on; the other sections stay.
+`python -m benchmarks.results` makes the Markdown anew, and the README's quote of it.
 """
 
 import json
@@ -18,6 +19,11 @@ from typing import Any
 FOLDER = Path("benchmarks/results")
 JSON_FILE = "latest.json"
 MARKDOWN_FILE = "latest.md"
+
+README = Path("README.md")
+QUOTE_BEGINS = "<!-- benchmarks/results/latest.md -->\n"
+QUOTE_ENDS = "<!-- end of benchmarks/results/latest.md -->\n"
+"""The README quotes the tables between these two lines."""
 
 PEERS = {"ctranslate2": "CTranslate2", "transformers": "transformers", "optimum": "optimum-onnx"}
 """Peers by the name that they have in the file, in the order of the table's columns, with what people call them."""
@@ -63,6 +69,15 @@ def as_markdown(results: Mapping[str, Any]) -> str:
         if section in results
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def quote(page: str, markdown: str) -> str:
+    """The page with `markdown` in the place of what it quoted. Raises ValueError where it has no such place."""
+    head, begins, rest = page.partition(QUOTE_BEGINS)
+    _, ends, tail = rest.partition(QUOTE_ENDS)
+    if not begins or not ends:
+        raise ValueError(f"the page must hold the lines {QUOTE_BEGINS.strip()} and {QUOTE_ENDS.strip()}")
+    return f"{head}{begins}\n{markdown}\n{ends}{tail}"
 
 
 def ratios_table(rows: Sequence[Row]) -> str:
@@ -141,3 +156,9 @@ def _git(*arguments: str) -> str:
 def _processor() -> str:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
+
+
+if __name__ == "__main__":
+    latest = as_markdown(json.loads((FOLDER / JSON_FILE).read_bytes()))
+    (FOLDER / MARKDOWN_FILE).write_text(latest, encoding="utf-8")
+    README.write_text(quote(README.read_text(encoding="utf-8"), latest), encoding="utf-8")

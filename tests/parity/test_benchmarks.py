@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks import exactness, overhead, soak
-from benchmarks.contenders import ROWS, Dragoman, Opener, prepare_ours, prepare_peers
+from benchmarks.contenders import ROWS, Dragoman, Key, Opener, prepare_ours, prepare_peers
 from benchmarks.models import Measured
 from benchmarks.reference import check, reference
 from benchmarks.steps import STEPS, random_sources
@@ -25,9 +25,8 @@ def measured() -> Measured:
 
 
 @pytest.fixture(scope="module")
-def endless(measured: Measured, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Opener]:
-    openers = prepare_ours(tmp_path_factory.mktemp("endless"), measured.model, measured.endless)
-    return {**openers}
+def endless(measured: Measured, tmp_path_factory: pytest.TempPathFactory) -> dict[Key, Opener]:
+    return prepare_ours(tmp_path_factory.mktemp("endless"), measured.model, measured.endless)
 
 
 @pytest.fixture
@@ -39,14 +38,14 @@ def data(tmp_path: Path) -> Path:
 
 class TestContenders:
     def test_steps_are_exactly_as_many_as_asked_and_the_references(
-        self, measured: Measured, endless: dict[tuple[str, str], Opener]
+        self, measured: Measured, endless: dict[Key, Opener]
     ) -> None:
         sources = random_sources(measured)
         found = endless["dragoman", "float32"](1).steps(sources, STEPS)
         assert [len(tokens) for tokens in found] == [STEPS] * ROWS
         assert check("dragoman", found, reference(measured.model, measured.endless, sources, STEPS)) > 0
 
-    def test_int8_gives_as_many(self, measured: Measured, endless: dict[tuple[str, str], Opener]) -> None:
+    def test_int8_gives_as_many(self, measured: Measured, endless: dict[Key, Opener]) -> None:
         found = endless["dragoman", "int8"](1).steps(random_sources(measured)[:3], STEPS)
         assert [len(tokens) for tokens in found] == [STEPS] * 3
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.results import FOLDER, JSON_FILE, MARKDOWN_FILE, as_markdown, conditions, save
+from benchmarks.results import FOLDER, JSON_FILE, MARKDOWN_FILE, README, as_markdown, conditions, quote, save
 
 ROOT = Path(__file__).parents[2]
 
@@ -99,6 +99,20 @@ def test_conditions_name_commit_processor_versions_and_date() -> None:
     assert all(found.values())
 
 
+def test_a_page_quotes_the_tables_between_its_two_lines() -> None:
+    page = (ROOT / README).read_text()
+    once = quote(page, "| a table |\n")
+    assert "| a table |" in once
+    twice = quote(once, "| another |\n")
+    assert "| a table |" not in twice
+    assert quote(twice, "| a table |\n") == once
+
+
+def test_a_page_without_the_two_lines_cannot_quote() -> None:
+    with pytest.raises(ValueError, match="must hold the lines"):
+        quote("# A page\n", "| a table |\n")
+
+
 class TestTheCommittedFigures:
     @pytest.fixture
     def markdown(self) -> str:
@@ -111,7 +125,5 @@ class TestTheCommittedFigures:
         assert as_markdown(json.loads((ROOT / FOLDER / JSON_FILE).read_text())) == markdown
 
     def test_the_readme_quotes_it(self, markdown: str) -> None:
-        readme = (ROOT / "README.md").read_text()
-        _, _, rest = readme.partition("<!-- benchmarks/results/latest.md -->\n")
-        quoted, _, _ = rest.partition("<!-- end -->")
-        assert quoted.strip() == markdown.strip()
+        readme = (ROOT / README).read_text()
+        assert quote(readme, markdown) == readme, "run: python -m benchmarks.results"
