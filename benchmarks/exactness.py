@@ -120,7 +120,7 @@ def main(bundle: Path, data: Path, sentences: int | None, rows: Sequence[int], o
                     f"{counts.bits} with bit-equal scores too"
                 )
     if differ:
-        raise click.ClickException(f"{differ} answers depend on their batch-mates")
+        raise click.ClickException(f"answers that depend on their batch-mates: {differ}")
 
 
 if __name__ == "__main__":

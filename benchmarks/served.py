@@ -16,11 +16,12 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import cycle, islice
 from pathlib import Path
 
 import click
 
-from benchmarks.models import shipped
+from benchmarks.models import Measured, shipped
 from benchmarks.options import finish, output_options
 from benchmarks.sentences import DATA
 from benchmarks.server import ServerProcess, pinned, server_process
@@ -104,8 +105,9 @@ def measure_word(server: ServerProcess, texts: Sequence[str], tries: int) -> One
 
 
 def _longest(client: Client, texts: Sequence[str]) -> list[str]:
-    """Long texts whose translations are long too."""
-    joined = [" ".join(texts[start : start + JOINED]) for start in range(0, len(texts), JOINED)][: 2 * LONG_TEXTS]
+    """Long texts whose translations are long too: the better half of twice as many."""
+    starts = [number * len(texts) // (2 * LONG_TEXTS) for number in range(2 * LONG_TEXTS)]
+    joined = [" ".join(islice(cycle(texts), start, start + JOINED)) for start in starts]
     found = client.translate(joined, truncate=True).translations
     order = sorted(range(len(joined)), key=lambda index: -found[index].output_tokens)
     return [joined[index] for index in order[:LONG_TEXTS]]
@@ -152,14 +154,14 @@ def _step_figures(server: ServerProcess) -> tuple[float, float]:
 class Peer:
     """CTranslate2 on one processor, translating ids to ids in one call."""
 
-    def __init__(self, folder: Path, sources: Sequence[Sequence[int]], longest: int, cpu: int) -> None:
+    def __init__(self, folder: Path, measured: Measured, sources: Sequence[Sequence[int]], cpu: int) -> None:
         from benchmarks.ctranslate import CTranslate2, convert
 
-        convert(shipped().model, shipped().rules, folder)
+        convert(measured.model, measured.rules, folder)
         self._cpus = {cpu}
         with pinned(self._cpus):
             self._contender = CTranslate2(folder, "int8", threads=1)
-        self._sources, self._longest = sources, longest
+        self._sources, self._longest = sources, measured.rules.max_output_tokens
         self.batch = self._best_batch()
 
     def __call__(self) -> list[list[int]]:
@@ -216,7 +218,8 @@ def main(
     About 5 minutes on two quiet cores.
     """
     server_cpu, client_cpu = two_cpus()
-    tokenizer, rules = shipped().tokenizer, shipped().rules
+    measured = shipped()
+    tokenizer = measured.tokenizer
     manifest = open_bundle(bundle).manifest
     if tokenizer is None or manifest.precision != "int8":
         raise click.ClickException(f"{bundle} is {manifest.precision}, must be int8 as the peer is")
@@ -224,7 +227,7 @@ def main(
     sources = [tokenizer.encode(text) for text in texts]
     options = ("--threads", "1", "--max-rows", str(max_rows))
     with pinned({client_cpu}), server_process(bundle, *options, cpus={server_cpu}) as server:
-        peer = Peer(work / "served" / PEER, sources, rules.max_output_tokens, server_cpu)
+        peer = Peer(work / "served" / PEER, measured, sources, server_cpu)
         found = asyncio.run(closed_loop(server.address, texts, LONG_TEXTS))
         equal = sum(text == tokenizer.decode(tokens) for text, tokens in zip(found, peer(), strict=True))
         runs = {str(count): partial(_serve, server.address, texts, count) for count in clients}

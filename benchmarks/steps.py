@@ -53,13 +53,13 @@ class Ratio:
 class Course:
     """One model, exported in every form, and what its outputs have to be."""
 
-    def __init__(self, measured: Measured, peers: Sequence[str], folder: Path) -> None:
+    def __init__(self, measured: Measured, peers: Sequence[str], folder: Path, largest_batch: int) -> None:
         """`peers` by name; whatever is exported goes into `folder`."""
         self._name = measured.name
         theirs = prepare_peers(peers, folder, measured.model, measured.endless)
         self._openers = theirs | prepare_ours(folder, measured.model, measured.endless)
         self._races = list(races_of(theirs))
-        self._sources = random_sources(measured)
+        self._sources = random_sources(measured)[:largest_batch]
         self._right = reference(measured.model, measured.endless, self._sources, STEPS)
 
     def run(self, threads: int, batches: Sequence[int], rounds: int) -> Iterator[Ratio]:
@@ -123,7 +123,7 @@ def main(
     """Measure, and replace the section "ratios" of OUTPUT/latest.json. About 15 minutes on two quiet cores."""
     rows: list[Ratio] = []
     for name in models:
-        course = Course(MODELS[name](), peers, work / name)
+        course = Course(MODELS[name](), peers, work / name, max(batches))
         for count in threads:
             rows += course.run(count, batches, rounds)
     finish(output, "ratios", [asdict(row) for row in rows], "make bench", rounds)

@@ -49,7 +49,7 @@ def bench(bundle: Path, threads: int, tune: bool, seconds: float) -> None:
         opened = read_bundle(bundle)
         with tqdm(total=len(tried) * len(BATCHES), disable=None) as bar:
             for layout in tried:
-                for throughput in measure(opened, ServerSettings(provider="cpu"), layout, BATCHES, seconds):
+                for throughput in measure(opened, ServerSettings(), layout, BATCHES, seconds):
                     found.append(throughput)
                     bar.update()
     except StartupError as error:

@@ -3,6 +3,7 @@
 import dataclasses
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from benchmarks.steps import STEPS, random_sources
 from dragoman.export.bundle import Bundle
 from dragoman.model.checkpoint import Checkpoint
 from dragoman.service.cli import main as dragoman
+from dragoman.service.engine.offline import Offline
 from tests.tiny import random_model, sentences, tiny_rules
 
 
@@ -78,15 +80,15 @@ def test_exactness_counts_every_sentence_in_every_order(bundle: Bundle, data: Pa
 
 
 def test_exactness_fails_where_an_answer_differs(bundle: Bundle, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def altered(*arguments: object) -> list[exactness.Answer]:
-        right = exactness.alone(*arguments[:2])  # type: ignore[arg-type]
+    def altered(engine: Offline, sources: Sequence[Sequence[int]], rows: int, seed: int) -> list[exactness.Answer]:
+        right = exactness.alone(engine, sources)
         return [dataclasses.replace(right[0], tokens=(9,)), *right[1:]]
 
     monkeypatch.setattr(exactness, "among_others", altered)
     arguments = [str(bundle.folder), "--data", str(data), "--rows", "3", "--orders", "1"]
     result = CliRunner().invoke(exactness.main, arguments)
     assert result.exit_code == 1
-    assert "Error: 1 answers depend on their batch-mates" in result.output
+    assert "Error: answers that depend on their batch-mates: 1" in result.output
 
 
 def test_the_engines_steps_are_seen_by_whoever_measures_python(measured: Measured, tmp_path: Path) -> None:
