@@ -11,18 +11,19 @@ from typing import Protocol
 
 import click
 
-from benchmarks.engine import in_order_of_length, open_engine
+from benchmarks.engine import in_order_of_length
 from benchmarks.models import write_bundle
 from dragoman.export.bundle import Bundle
 from dragoman.export.precision import Precision
 from dragoman.model.config import DecodingRules
 from dragoman.model.transformer import Transformer
+from dragoman.service.engine.offline import Offline
+from dragoman.service.engine.ort_runner import OrtRunner
 
 PRECISIONS: tuple[Precision, ...] = ("float32", "int8")
 
 ROWS = 32
 """The largest batch of every contender."""
-
 
 OURS = "dragoman"
 
@@ -79,15 +80,22 @@ class Dragoman:
     """
 
     def __init__(self, bundle: Bundle, threads: int) -> None:
-        self._engine = open_engine(bundle, threads=threads, rows=ROWS)
+        self._runner = OrtRunner(bundle, provider="cpu", threads=threads, max_rows=ROWS)
+        self._rules = bundle.manifest.decoding
 
     def steps(self, sources: Sequence[Sequence[int]], steps: int) -> list[list[int]]:
         """See `Contender`."""
-        return [sequence.tokens for sequence in self._engine.run(sources, [steps] * len(sources))]
+        with self._engine() as engine:
+            return [sequence.tokens for sequence in engine.run(sources, [steps] * len(sources))]
 
     def outputs(self, sources: Sequence[Sequence[int]], longest: int) -> list[list[int]]:
         """See `Contender`."""
-        return in_order_of_length(self._engine, sources, [longest] * len(sources))
+        with self._engine() as engine:
+            return in_order_of_length(engine, sources, [longest] * len(sources))
+
+    def _engine(self) -> Offline:
+        """Made anew each time, which takes no time, so that no thread outlives its race."""
+        return Offline(self._runner, self._rules, ROWS)
 
 
 def prepare_ours(folder: Path, model: Transformer, rules: DecodingRules) -> dict[Key, Opener]:
