@@ -126,7 +126,7 @@ def _prepare_ctranslate2(folder: Path, model: Transformer, rules: DecodingRules)
     from benchmarks.ctranslate import CTranslate2, convert
 
     convert(model, rules, folder)
-    return {("ctranslate2", each): partial(CTranslate2, folder, each) for each in PRECISIONS}
+    return {("ctranslate2", each): partial(CTranslate2, folder, rules, each) for each in PRECISIONS}
 
 
 def _prepare_transformers(_folder: Path, model: Transformer, rules: DecodingRules) -> dict[Key, Opener]:

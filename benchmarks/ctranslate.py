@@ -28,10 +28,12 @@ from dragoman.model.transformer import (
 class CTranslate2:
     """Greedy decoding by CTranslate2. See `Contender`."""
 
-    def __init__(self, folder: Path, precision: Precision, threads: int) -> None:
+    def __init__(self, folder: Path, rules: DecodingRules, precision: Precision, threads: int) -> None:
         self._translator = ctranslate2.Translator(
             str(folder), device="cpu", compute_type=precision, inter_threads=1, intra_threads=threads
         )
+        # Whether the end token may come is said by the least length of each call.
+        self._suppressed = [[str(token)] for token in rules.suppressed_ids if token not in rules.end_ids]
 
     def steps(self, sources: Sequence[Sequence[int]], steps: int) -> list[list[int]]:
         """See `Contender`."""
@@ -48,6 +50,7 @@ class CTranslate2:
             max_batch_size=rows,
             min_decoding_length=least,
             max_decoding_length=most,
+            suppress_sequences=self._suppressed,
             return_end_token=True,
         )
         return [[int(token) for token in result.hypotheses[0]] for result in results]

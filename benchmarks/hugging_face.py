@@ -43,6 +43,8 @@ class HuggingFace:
     def __init__(self, model: Any, rules: DecodingRules) -> None:
         self._model = model
         self._rules = rules
+        # Whether the end token may come is said by the least length of each call.
+        self._suppressed = [token for token in rules.suppressed_ids if token not in rules.end_ids]
 
     def steps(self, sources: Sequence[Sequence[int]], steps: int) -> list[list[int]]:
         """See `Contender`."""
@@ -70,6 +72,7 @@ class HuggingFace:
             do_sample=False,
             min_new_tokens=min_new_tokens,
             max_new_tokens=max_new_tokens,
+            suppress_tokens=self._suppressed or None,
         )
         rows: list[list[int]] = generated[:, 1:].tolist()
         return rows

@@ -160,7 +160,7 @@ class Peer:
         convert(measured.model, measured.rules, folder)
         self._cpus = {cpu}
         with pinned(self._cpus):
-            self._contender = CTranslate2(folder, "int8", threads=1)
+            self._contender = CTranslate2(folder, measured.rules, "int8", threads=1)
         self._sources, self._longest = sources, measured.rules.max_output_tokens
         self.batch = self._best_batch()
 
