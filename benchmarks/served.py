@@ -227,12 +227,12 @@ def main(
     sources = [tokenizer.encode(text) for text in texts]
     options = ("--threads", "1", "--max-rows", str(max_rows))
     with pinned({client_cpu}), server_process(bundle, *options, cpus={server_cpu}) as server:
+        word = measure_word(server, texts, tries)
         peer = Peer(work / "served" / PEER, measured, sources, server_cpu)
         found = asyncio.run(closed_loop(server.address, texts, LONG_TEXTS))
         equal = sum(text == tokenizer.decode(tokens) for text, tokens in zip(found, peer(), strict=True))
         runs = {str(count): partial(_serve, server.address, texts, count) for count in clients}
         seconds = take_turns({PEER: peer, **runs}, rounds)
-        word = measure_word(server, texts, tries)
     speeds = {name: speed(times, len(texts)) for name, times in seconds.items()}
     figures = {
         "model": manifest.name,
