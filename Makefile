@@ -18,11 +18,12 @@ BUNDLE := model/pretrained/en-fr-int8
 FLOAT32 := build/bundle/en-fr
 # The sentences that an export is proven on.
 TEXTS := benchmarks/data/tatoeba.tsv
+PEERS := build/peers/.installed
 
-.PHONY: help install serve test check lint types bundle bench wheel wheel-test clean
+.PHONY: help install serve test check lint types bundle bench bench-served wheel wheel-test clean
 
 help: ## List these targets.
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 14
 
 install: $(INSTALLED) ## Install everything into .venv, from the source tree, and generate the gRPC code.
 
@@ -58,10 +59,21 @@ types: $(INSTALLED) ## Check types.
 	ln -sfn ../../../model ../../../export ../../../service ../../../protos/dragoman/v1 build/types/dragoman
 	$(BIN)/mypy
 
-bench: $(INSTALLED) ## Measure beside CTranslate2, in an environment of its own; about 15 minutes on a quiet machine.
-	$(PYTHON) -m venv build/peers
-	build/peers/bin/pip install --quiet $(TORCH_INDEX:%=--extra-index-url %) --editable '.[cpu,export]' ctranslate2==4.8.5
+bench: $(PEERS) ## Measure beside CTranslate2, transformers and optimum-onnx: about 30 minutes on two quiet cores.
 	build/peers/bin/python -m benchmarks.steps
+	build/peers/bin/python -m benchmarks.sentences
+	build/peers/bin/python -m benchmarks.results
+
+bench-served: $(PEERS) ## Measure over gRPC beside CTranslate2 offline: about 5 minutes on two quiet cores.
+	build/peers/bin/python -m benchmarks.served $(BUNDLE)
+	build/peers/bin/python -m benchmarks.results
+
+# The peers bring a transformers that nothing else needs: they have an environment of their own.
+$(PEERS): pyproject.toml | $(INSTALLED)
+	$(PYTHON) -m venv build/peers
+	build/peers/bin/pip install --quiet $(TORCH_INDEX:%=--extra-index-url %) --editable '.[cpu,export]' \
+	    ctranslate2==4.8.5 transformers==4.57.6 optimum-onnx==0.1.0
+	touch $@
 
 # Not straight into its place: there the export would need --force, which accepts any loss of precision.
 bundle: $(INSTALLED) ## Export the bundle that is served anew from the shipped checkpoint.

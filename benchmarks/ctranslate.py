@@ -11,6 +11,7 @@ from ctranslate2.specs.common_spec import Activation
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from benchmarks.contenders import ROWS
 from dragoman.export.precision import Precision
 from dragoman.model.config import DecodingRules
 from dragoman.model.transformer import (
@@ -23,24 +24,33 @@ from dragoman.model.transformer import (
     Transformer,
 )
 
-VERSION: str = ctranslate2.__version__
-
 
 class CTranslate2:
-    """Greedy decoding by CTranslate2."""
+    """Greedy decoding by CTranslate2. See `Contender`."""
 
-    def __init__(self, folder: Path, precision: Precision, threads: int) -> None:
+    def __init__(self, folder: Path, rules: DecodingRules, precision: Precision, threads: int) -> None:
         self._translator = ctranslate2.Translator(
             str(folder), device="cpu", compute_type=precision, inter_threads=1, intra_threads=threads
         )
+        # Whether the end token may come is said by the least length of each call.
+        self._suppressed = [[str(token)] for token in rules.suppressed_ids if token not in rules.end_ids]
 
-    def translate(self, sources: Sequence[Sequence[int]], steps: int) -> list[list[int]]:
-        """Exactly `steps` tokens for each source, in one batch."""
+    def steps(self, sources: Sequence[Sequence[int]], steps: int) -> list[list[int]]:
+        """See `Contender`."""
+        return self._translate(sources, 0, steps, steps)
+
+    def outputs(self, sources: Sequence[Sequence[int]], longest: int, rows: int = ROWS) -> list[list[int]]:
+        """See `Contender`; CTranslate2 sorts by length itself, in one call."""
+        return self._translate(sources, rows, 0, longest)
+
+    def _translate(self, sources: Sequence[Sequence[int]], rows: int, least: int, most: int) -> list[list[int]]:
         results = self._translator.translate_batch(
             [[str(token) for token in source] for source in sources],
             beam_size=1,
-            max_decoding_length=steps,
-            min_decoding_length=steps,
+            max_batch_size=rows,
+            min_decoding_length=least,
+            max_decoding_length=most,
+            suppress_sequences=self._suppressed,
             return_end_token=True,
         )
         return [[int(token) for token in result.hypotheses[0]] for result in results]

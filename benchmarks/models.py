@@ -1,5 +1,7 @@
 """The two models that are measured: one of OPUS-MT's shape with random weights, and the shipped one."""
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -8,20 +10,48 @@ from dragoman.export.bundle import Bundle, Manifest
 from dragoman.export.exporter import REDUCED
 from dragoman.export.onnx_files import dimensions_of, write_graphs, write_product
 from dragoman.export.precision import Precision
+from dragoman.model.checkpoint import load_checkpoint
 from dragoman.model.config import DecodingRules, TransformerConfig
+from dragoman.model.tokenizer import SentencePieceTokenizer
 from dragoman.model.transformer import Transformer
 
 OPUS_SHAPE = TransformerConfig(58_101, 58_101, max_positions=512)
 """6+6 layers, d_model 512, d_ff 2048, 8 heads, post-norm, one tied embedding."""
 
-RULES = DecodingRules(start_id=0, end_ids=(1,), pad_id=0, suppressed_ids=(1,))
-"""The end token is suppressed, so that every output is as long as it may be."""
+SHIPPED = Path("model/pretrained/en-fr")
 
 
-def opus_shape() -> Transformer:
-    """The random model; the same weights at each call."""
+@dataclass(frozen=True)
+class Measured:
+    """A model, and how it is decoded."""
+
+    name: str
+    model: Transformer
+    rules: DecodingRules
+    """With the model's own ends."""
+    tokenizer: SentencePieceTokenizer | None
+    """None where the weights are random, and no text can be read."""
+
+    @property
+    def endless(self) -> DecodingRules:
+        """The rules with the end tokens suppressed, so that every output is as long as it may be."""
+        return replace(self.rules, suppressed_ids=(*self.rules.suppressed_ids, *self.rules.end_ids))
+
+
+def opus_shape() -> Measured:
+    """OPUS-MT's shape with random weights; the same at each call."""
     torch.manual_seed(1)
-    return Transformer(OPUS_SHAPE).eval()
+    rules = DecodingRules(start_id=0, end_ids=(1,), pad_id=0)
+    return Measured("opus-shape", Transformer(OPUS_SHAPE).eval(), rules, tokenizer=None)
+
+
+def shipped() -> Measured:
+    """The checkpoint that comes with Dragoman."""
+    checkpoint = load_checkpoint(SHIPPED)
+    return Measured("en-fr", checkpoint.model, checkpoint.config.decoding, checkpoint.tokenizer)
+
+
+MODELS: Mapping[str, Callable[[], Measured]] = {"opus-shape": opus_shape, "en-fr": shipped}
 
 
 def write_bundle(folder: Path, model: Transformer, rules: DecodingRules, precision: Precision) -> Bundle:

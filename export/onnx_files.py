@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import onnx
 import torch
+from google.protobuf.message import Message
 from onnx.external_data_helper import set_external_data, uses_external_data
 from torch import Tensor, nn
 from torch.export import Dim
@@ -152,12 +153,20 @@ def _quiet() -> Iterator[None]:
 
 def _strip(graph: onnx.ModelProto) -> None:
     """Remove what only the exporter's authors can use: traces of Python code with its paths, inner shapes."""
-    inner = graph.graph
-    for holder in (graph, inner, *inner.node, *inner.input, *inner.output, *inner.initializer):
+    for holder in (graph, *_parts(graph.graph)):
         holder.ClearField("metadata_props")
         holder.ClearField("doc_string")
-    del inner.value_info[:]
     del graph.functions[:]
+
+
+def _parts(graph: onnx.GraphProto) -> Iterator[Message]:
+    """The graph, all that it holds, and the graphs in its nodes, stripped of inner shapes."""
+    del graph.value_info[:]
+    yield from (graph, *graph.node, *graph.input, *graph.output, *graph.initializer)
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from _parts(attribute.g)
 
 
 @dataclass

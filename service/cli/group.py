@@ -16,10 +16,11 @@ from dragoman.service.process import own_version
 
 ENTRY_POINTS = "dragoman.commands"
 
-OWN = ("embed", "info", "serve", "translate", "verify")
+OWN = ("bench", "embed", "info", "serve", "translate", "verify")
 """Each is a function in the module of its name."""
 
 SUMMARIES = {
+    "bench": "Measure how fast a bundle runs on this machine.",
     "embed": "Turn texts into vectors.",
     "export": "Export CHECKPOINT to BUNDLE, and prove the export.",
     "info": "Tell what a server has loaded.",

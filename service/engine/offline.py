@@ -1,0 +1,93 @@
+"""The engine without a server: asked for many texts at once, and waited for."""
+
+import threading
+from collections.abc import Callable
+from collections.abc import Sequence as Row
+from types import TracebackType
+from typing import Self
+
+from dragoman.model.config import DecodingRules
+from dragoman.service.engine.engine import Engine
+from dragoman.service.engine.lane import Cause, Run
+from dragoman.service.engine.runner import Runner
+from dragoman.service.engine.scheduler import Limits
+from dragoman.service.engine.sequence import Sequence
+
+Source = Row[int]
+
+ENCODE_TOKENS = 2048
+"""Most padded source tokens that are encoded between two steps: the server's default."""
+
+NO_LIMIT = 10**9
+
+
+class Silent:
+    """An observer that looks away."""
+
+    def encoded(self, rows: int, tokens: int, padding: int) -> None:
+        """Nothing."""
+
+    def stepped(self, rows: int, seconds: float) -> None:
+        """Nothing."""
+
+    def failed(self, run: Run, cause: Cause) -> None:
+        """Nothing."""
+
+    def wasted(self, tokens: int) -> None:
+        """Nothing."""
+
+    def finished(self, sequence: Sequence) -> None:
+        """Nothing."""
+
+
+class Offline:
+    """Runs sources through an engine of one lane a runner, each of `rows` rows.
+
+    Several engines may use the same runners, one after another.
+    """
+
+    def __init__(self, runners: Row[Runner], rules: DecodingRules, rows: int, *, scored: bool = True) -> None:
+        """Log-probabilities are made only if `scored`."""
+        limits = Limits(rows, NO_LIMIT, ENCODE_TOKENS, queue_sequences=NO_LIMIT, queue_tokens=NO_LIMIT)
+        self._rules = rules
+        self._scored = scored
+        self._engine = Engine(runners, limits, rules.start_id, rules.end_ids, Silent())
+        self._engine.start()
+
+    def run(self, sources: Row[Source], limits: Row[int] | None = None) -> list[Sequence]:
+        """Decode all of `sources`, at most `limits` tokens each, and return them in their order.
+
+        Without `limits`, those of the decoding rules hold. Raises what made a sequence fail.
+        """
+        finished = threading.Semaphore(0)
+        sequences = self.submit(sources, limits, lambda _sequence: finished.release())
+        for _ in sequences:
+            finished.acquire()
+        for sequence in sequences:
+            if sequence.error is not None:
+                raise sequence.error
+        return sequences
+
+    def submit(self, sources: Row[Source], limits: Row[int] | None, done: Callable[[Sequence], None]) -> list[Sequence]:
+        """The same without waiting; `done` is called on the engine's thread with each that has finished."""
+        most = [self._rules.output_limit(len(source)) for source in sources] if limits is None else limits
+        sequences = [
+            Sequence(tuple(source), limit, done, scored=self._scored)
+            for source, limit in zip(sources, most, strict=True)
+        ]
+        self._engine.submit(sequences)
+        return sequences
+
+    def close(self) -> None:
+        """End the engine's thread; the runners are free again."""
+        self._engine.stop()
+
+    def __enter__(self) -> Self:
+        """The engine itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """See `close`."""
+        self.close()

@@ -1,0 +1,126 @@
+"""The commands that measure, on the tiny bundle: what they print and check, never how fast it was."""
+
+import dataclasses
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from benchmarks import exactness, overhead, soak
+from benchmarks.contenders import ROWS, Dragoman, Key, Opener, prepare_ours, prepare_peers
+from benchmarks.models import Measured
+from benchmarks.reference import check, reference
+from benchmarks.steps import STEPS, random_sources
+from dragoman.export.bundle import Bundle
+from dragoman.model.checkpoint import Checkpoint
+from dragoman.service.cli import main as dragoman
+from dragoman.service.engine.offline import Offline
+from tests.tiny import random_model, sentences, tiny_rules
+
+
+@pytest.fixture(scope="module")
+def measured() -> Measured:
+    return Measured("tiny", random_model(), tiny_rules(), tokenizer=None)
+
+
+@pytest.fixture(scope="module")
+def endless(measured: Measured, tmp_path_factory: pytest.TempPathFactory) -> dict[Key, Opener]:
+    return prepare_ours(tmp_path_factory.mktemp("endless"), measured.model, measured.endless)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    path = tmp_path / "data.tsv"
+    path.write_text("".join(f"tiny\t{text}\t{text}\n" for text in sentences(40)))
+    return path
+
+
+class TestContenders:
+    def test_steps_are_exactly_as_many_as_asked_and_the_references(
+        self, measured: Measured, endless: dict[Key, Opener]
+    ) -> None:
+        sources = random_sources(measured)
+        found = endless["dragoman", "float32"](1).steps(sources, STEPS)
+        assert [len(tokens) for tokens in found] == [STEPS] * ROWS
+        assert check("dragoman", found, reference(measured.model, measured.endless, sources, STEPS)) > 0
+
+    def test_int8_gives_as_many(self, measured: Measured, endless: dict[Key, Opener]) -> None:
+        found = endless["dragoman", "int8"](1).steps(random_sources(measured)[:3], STEPS)
+        assert [len(tokens) for tokens in found] == [STEPS] * 3
+
+    def test_outputs_end_where_the_model_ends_them(self, checkpoint: Checkpoint, bundle: Bundle) -> None:
+        sources = [checkpoint.tokenizer.encode(text) for text in sentences(50)]
+        found = Dragoman(bundle, threads=1).outputs(sources, 40)
+        right = reference(checkpoint.model, checkpoint.config.decoding, sources, 40)
+        assert check("dragoman", found, right) > 0
+        assert len({len(tokens) for tokens in found}) > 5
+
+
+def test_a_peer_that_is_not_installed_is_left_out_by_name(
+    measured: Measured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)
+    assert prepare_peers(["ctranslate2"], tmp_path, measured.model, measured.rules) == {}
+    assert capsys.readouterr().err.startswith("ctranslate2 is left out: ")
+
+
+def test_exactness_counts_every_sentence_in_every_order(bundle: Bundle, data: Path) -> None:
+    arguments = [str(bundle.folder), "--data", str(data), "--rows", "3", "--rows", "8", "--orders", "2"]
+    result = CliRunner().invoke(exactness.main, arguments)
+    assert result.exit_code == 0, result.output
+    assert result.output.startswith("float32: 40 sentences alone")
+    for rows in (3, 8):
+        for order in (0, 1):
+            assert (
+                f"{rows} rows, order {order}: 40 of 40 with equal tokens, 40 with bit-equal scores too" in result.output
+            )
+
+
+def test_exactness_fails_where_an_answer_differs(bundle: Bundle, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def altered(engine: Offline, sources: Sequence[Sequence[int]], rows: int, seed: int) -> list[exactness.Answer]:
+        right = exactness.alone(engine, sources)
+        return [dataclasses.replace(right[0], tokens=(9,)), *right[1:]]
+
+    monkeypatch.setattr(exactness, "among_others", altered)
+    arguments = [str(bundle.folder), "--data", str(data), "--rows", "3", "--orders", "1"]
+    result = CliRunner().invoke(exactness.main, arguments)
+    assert result.exit_code == 1
+    assert "Error: answers that depend on their batch-mates: 1" in result.output
+
+
+def test_the_engines_steps_are_seen_by_whoever_measures_python(measured: Measured, tmp_path: Path) -> None:
+    share = overhead.measure(measured, "float32", tmp_path, threads=1, rows=4, steps=8)
+    assert 0 < share.graph_seconds < share.turn_seconds
+    assert 0 < share.outside < 1
+
+
+def test_a_soak_tells_the_memory_of_each_quarter(bundle: Bundle, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(soak, "SETTLE_SECONDS", 0)
+    monkeypatch.setattr(soak, "MOST_GROWTH", 10.0)  # so few requests only warm the server up
+    monkeypatch.setattr(soak, "MOST_IDLE_SHARE", 10.0)
+    arguments = [str(bundle.folder), "--requests", "40", "--clients", "4", "--idle-seconds", "0.1"]
+    result = CliRunner().invoke(soak.main, [*arguments, "--data", str(data)])
+    assert result.exit_code == 0, result.output
+    assert re.findall(r"after (\d+) requests: \d+\.\d MiB", result.output) == ["10", "20", "30", "40"]
+
+
+@pytest.mark.parametrize("ways", [[], ["--tune"]])
+def test_bench_prints_one_line_for_each_size(bundle: Bundle, ways: list[str]) -> None:
+    arguments = ["bench", str(bundle.folder), "--threads", "1", "--seconds", "0.01", *ways]
+    result = CliRunner().invoke(dragoman, arguments)
+    assert result.exit_code == 0, result.output
+    head, *lines = result.stdout.splitlines()
+    assert head.split() == ["threads", "texts", "at", "once", "tokens/s", "sentences/s"]
+    assert [line.split()[:2] for line in lines[:3]] == [["1", "1"], ["1", "8"], ["1", "32"]]
+    assert lines[3:] == (
+        [f"Most tokens a second, with 32 texts at once: dragoman serve {bundle.folder} --threads 1"] if ways else []
+    )
+
+
+def test_bench_refuses_what_is_no_bundle(tmp_path: Path) -> None:
+    result = CliRunner().invoke(dragoman, ["bench", str(tmp_path)])
+    assert result.exit_code == 1
+    assert "manifest.json: missing" in result.output
