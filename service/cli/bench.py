@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 def bench(bundle: Path, cpus: int, tune: bool, seconds: float) -> None:
     """Measure how many tokens and sentences a second BUNDLE gives on this machine.
 
-    A lane holds 1, 8 and 32 texts at once, in turn. The engine runs the bundle's own golden texts, without gRPC. Numbers hold for a machine that does nothing else
-    meanwhile. Needs an ONNX Runtime, but no torch.
+    A lane holds 1, 8 and 32 texts at once, in turn. The engine runs the bundle's own golden texts, without gRPC.
+    Numbers hold for a machine that does nothing else meanwhile. Needs an ONNX Runtime, but no torch.
     """
     from dragoman.service.loading import StartupError, check_runtime, read_bundle
     from dragoman.service.measure import BATCHES, Layout, fastest, layouts, measure
