@@ -16,6 +16,8 @@ class FinishReason(Enum):
     """The limit of output tokens was reached first; the translation may be incomplete."""
     REPETITION = "repetition"
     """The model fell into a loop and was stopped."""
+    UNKNOWN = "unknown"
+    """A reason that is newer than this client."""
 
 
 class Pooling(Enum):

@@ -16,6 +16,7 @@ from dragoman.service.results import (
 )
 from dragoman.v1 import translation_pb2 as pb
 
+# What a server may say: all that there is but UNKNOWN.
 FINISH_REASONS = {
     FinishReason.END: pb.FINISH_REASON_END,
     FinishReason.LENGTH: pb.FINISH_REASON_LENGTH,
@@ -65,7 +66,7 @@ def translate_result(message: pb.TranslateResponse) -> TranslateResult:
         translations=tuple(
             Translation(
                 text=each.text,
-                finish_reason=_FINISH_REASONS_BACK[each.finish_reason],
+                finish_reason=_FINISH_REASONS_BACK.get(each.finish_reason, FinishReason.UNKNOWN),
                 source_truncated=each.source_truncated,
                 source_tokens=each.source_tokens,
                 output_tokens=each.output_tokens,

@@ -1,11 +1,14 @@
-"""Which sources are encoded together: those of like length, so that little is padded."""
+"""Which sources are encoded together: those of like length.
+
+Padding is not computed but in attention, which takes the more of the time the longer a source is.
+"""
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from dragoman.service.engine.sequence import Sequence as Text
 
-SHORTEST = 16
+SHORTEST = 64
 """Sources up to this are alike; below it another run of the encoder costs more than the padding."""
 
 

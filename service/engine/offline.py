@@ -16,7 +16,7 @@ from dragoman.service.engine.sequence import Sequence
 Source = Row[int]
 
 ENCODE_TOKENS = 2048
-"""Most padded source tokens that are encoded between two steps: the server's default."""
+"""Most source tokens that are encoded between two steps: the server's default."""
 
 NO_LIMIT = 10**9
 

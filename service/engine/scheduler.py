@@ -27,7 +27,7 @@ class Limits:
     tokens: int
     """Most tokens (source and longest output) that the running batch may come to occupy."""
     encode_tokens: int
-    """Most source tokens, padding counted, that are encoded between two steps, so that running rows never wait long."""
+    """Most source tokens that are encoded between two steps, so that running rows never wait long."""
     queue_sequences: int
     queue_tokens: int
     repetition: Repetition | None = None
@@ -126,7 +126,7 @@ class Scheduler:
         encoded = 0
         while self._queue and first_row + len(embed) + len(insert) < share:
             head = self._queue.head
-            encoded += bucket(head)
+            encoded += len(head.source)
             if (embed or insert) and encoded > self._limits.encode_tokens:
                 break
             if head.max_output:

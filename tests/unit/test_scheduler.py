@@ -125,11 +125,11 @@ def test_a_sequence_larger_than_the_whole_budget_runs_alone() -> None:
     assert scheduler.admit(0.0).insert == ()
 
 
-def test_encoding_is_bounded_in_padded_tokens_and_never_stops_altogether() -> None:
+def test_encoding_is_bounded_in_tokens_and_never_stops_altogether() -> None:
     short, long, next_, huge = sequence(source=2), sequence(source=17), sequence(source=2), sequence(source=100)
-    scheduler = Scheduled(limits(encode_tokens=60))
+    scheduler = Scheduled(limits(encode_tokens=20))
     scheduler.queue.submit([short, long, next_, huge], 0.0)
-    assert scheduler.admit(0.0).insert == (short, long), "they may be padded to 16 and 32, and a third to 16: 64 tokens"
+    assert scheduler.admit(0.0).insert == (short, long), "19 tokens, and a third would make 21"
     assert scheduler.admit(0.0).insert == (next_,)
     assert scheduler.admit(0.0).insert == (huge,)
 
@@ -145,13 +145,13 @@ def test_no_more_than_its_share_is_admitted_to_a_lane() -> None:
 
 
 def test_what_is_admitted_is_ordered_by_length_but_nobody_is_overtaken() -> None:
-    texts = [sequence(source=tokens) for tokens in (40, 3, 20, 5, 33, 64)]
-    vectors = [sequence(source=tokens, max_output=0) for tokens in (40, 3)]
+    texts = [sequence(source=tokens) for tokens in (80, 3, 64, 5, 65, 9)]
+    vectors = [sequence(source=tokens, max_output=0) for tokens in (80, 3)]
     scheduler = Scheduled(limits(rows=5))
     scheduler.queue.submit([*vectors, *texts], 0.0)
     admission = scheduler.admit(0.0)
-    assert [len(each.source) for each in admission.insert] == [3, 5, 20, 40, 33]
-    assert [len(each.source) for each in admission.embed] == [3, 40]
+    assert [len(each.source) for each in admission.insert] == [3, 64, 5, 80, 65]
+    assert [len(each.source) for each in admission.embed] == [3, 80]
     assert list(scheduler.rows) == list(admission.insert)
     assert scheduler.queue.head is texts[-1]
 

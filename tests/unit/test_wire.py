@@ -71,8 +71,14 @@ def test_the_server_s_description_comes_through() -> None:
 def test_every_value_of_the_proto_has_its_counterpart() -> None:
     assert {pb.FINISH_REASON_UNSPECIFIED, *FINISH_REASONS.values()} == set(pb.FinishReason.values())
     assert {pb.POOLING_UNSPECIFIED, *POOLINGS.values()} == set(pb.Pooling.values())
-    assert set(FINISH_REASONS) == set(FinishReason)
+    assert set(FINISH_REASONS) == set(FinishReason) - {FinishReason.UNKNOWN}
     assert set(POOLINGS) == set(Pooling)
+
+
+def test_a_reason_of_a_newer_server_is_unknown_and_no_error() -> None:
+    message = pb.TranslateResponse(translations=[pb.Translation(text="x")])
+    message.translations[0].finish_reason = 99  # type: ignore[assignment]
+    assert translate_result(message).translations[0].finish_reason is FinishReason.UNKNOWN
 
 
 def test_a_pooling_left_out_is_the_mean_and_an_unknown_one_is_told() -> None:
