@@ -106,14 +106,14 @@ def test_sources_of_like_length_are_encoded_together(engine: Engine, runner: Fak
     first = Waiting((10, END))
     engine.submit(first.sequences)
     assert runner.stepping.wait(PATIENCE)
-    sources = [(*range(10, 10 + length), END) for length in (3, 100, 5)]
+    sources = [(*range(10, 10 + length), END) for length in (3, 80, 5)]
     waiting = Waiting(*sources, max_output=120)
     vectors = Waiting(*sources, max_output=0)
     engine.submit([*waiting.sequences, *vectors.sequences])
     runner.gate.set()
     assert [sequence.tokens for sequence in waiting.all()] == [said(source) for source in sources]
     assert [len(sequence.states) for sequence in vectors.all()] == [len(source) for source in sources]
-    assert [(rows, padding) for rows, _, padding in notes.encodings[1:]] == [(2, 6), (1, 3), (2, 6), (1, 3)]
+    assert [(rows, padding) for rows, _, padding in notes.encodings[1:]] == [(2, 6), (1, 7), (2, 6), (1, 7)]
 
 
 def test_a_short_text_does_not_wait_for_a_long_one(engine: Engine, runner: FakeRunner) -> None:
