@@ -54,9 +54,7 @@ class ServerSettings:
     batch_tokens: int = _setting(
         16384, "Most tokens, of sources and longest outputs together, that are decoded together, in one lane.", 1
     )
-    encode_tokens: int = _setting(
-        2048, "Most source tokens that are encoded between two steps of decoding.", 1
-    )
+    encode_tokens: int = _setting(2048, "Most source tokens that are encoded between two steps of decoding.", 1)
     queue_sequences: int = _setting(1024, "Most texts that wait; a call beyond is refused.", 1)
     queue_tokens: int = _setting(
         262144, "Most tokens, of sources and longest outputs together, that wait; a call beyond is refused.", 1

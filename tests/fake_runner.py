@@ -3,7 +3,6 @@
 import math
 import threading
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from dragoman.service.engine.runner import Memory, MemoryRefusedError, RowInput
@@ -87,7 +86,7 @@ class FakeRunner:
         self.batches.append(len(part))
         self.scored.append(scored)
         steps = [self._step_row(row, rows[row]) for row in part]
-        return steps if scored else [replace(step, log_prob=step.log_prob + LOGIT) for step in steps]
+        return steps if scored else [Step(step.token, step.log_prob + LOGIT) for step in steps]
 
     def move_row(self, source: int, target: int) -> None:
         self._sources[target] = self._sources[source]

@@ -12,7 +12,7 @@ from dragoman.export.graphs import padded_width
 from dragoman.service.engine.buckets import batches
 from dragoman.service.engine.queue import Queue
 from dragoman.service.engine.runner import MemoryRefusedError, RowInput, Runner
-from dragoman.service.engine.scheduler import Removal, Scheduler, Step
+from dragoman.service.engine.scheduler import NOTHING, Removal, Scheduler, Step
 from dragoman.service.engine.sequence import Sequence, StoppedError
 
 log = logging.getLogger(__name__)
@@ -280,6 +280,8 @@ class Lane:
         self._settle(removal)
 
     def _settle(self, removal: Removal) -> None:
+        if removal is NOTHING:
+            return
         try:
             with self._busy():
                 for move in removal.moves:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from dragoman.service.engine.scheduler import Step
 
@@ -11,9 +11,8 @@ class MemoryRefusedError(Exception):
     """There is not the memory for a run of so many rows; one of fewer rows may fit."""
 
 
-@dataclass(frozen=True)
-class RowInput:
-    """What one row feeds to a step."""
+class RowInput(NamedTuple):
+    """What one row feeds to a step. A tuple, since each row makes one at each step."""
 
     token: int
     """Its last token; the start token at first."""

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Row
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from dragoman.service.engine.buckets import bucket
 from dragoman.service.engine.queue import Queue
@@ -42,9 +43,8 @@ class Move:
     target: int
 
 
-@dataclass(frozen=True)
-class Step:
-    """One row's new token."""
+class Step(NamedTuple):
+    """One row's new token. A tuple, since each row makes one at each step."""
 
     token: int
     log_prob: float
@@ -111,7 +111,7 @@ class Scheduler:
             if reason is not None:
                 sequence.end(reason, now)
         removal = self._remove_finished()
-        return replace(removal, gone=(*gone, *removal.gone))
+        return replace(removal, gone=(*gone, *removal.gone)) if gone else removal
 
     def admit(self, now: float, share: int) -> Admission:
         """Take from the head of the queue what fits beside the running rows, in the order of arrival.
