@@ -57,6 +57,8 @@ class FakeRunner:
         self.scored: list[bool] = []
         """Whether each step so far was to give log-probabilities."""
         self.rests = 0
+        self.rested = threading.Event()
+        """Set by every rest."""
         self._sources: list[tuple[int, ...]] = [()] * rows
         self._spoiled = [False] * rows
 
@@ -98,6 +100,7 @@ class FakeRunner:
 
     def rest(self) -> None:
         self.rests += 1
+        self.rested.set()
 
     def memory(self) -> Memory:
         return Memory(weights=1000, cache_reserved=200, cache_used=50, buffers=30)

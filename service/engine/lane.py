@@ -20,6 +20,9 @@ log = logging.getLogger(__name__)
 ENGINE = "engine"
 """What the threads are called."""
 
+PAUSE_SECONDS = 0.5
+"""How long there must be nothing to do before memory is given back."""
+
 Run = Literal["embed", "insert", "step"]
 """What the runner was asked for."""
 
@@ -138,14 +141,18 @@ class Lane:
     def _wait_for_work(self) -> bool:
         """Sleep until there is something to do. False when the engine is to stop."""
         with self._changed:
-            idle = self._scheduler.idle and not self._hall.stopped
-        if idle:
+            # A pause between two calls is no rest: what is given back would be asked for again at once.
+            called = self._changed.wait_for(self._called, PAUSE_SECONDS)
+        if not called:
             # Not under the lock: giving back memory takes time, and callers would wait for it.
             with self._busy():
                 self._runner.rest()
         with self._changed:
-            self._changed.wait_for(lambda: self._hall.stopped or not self._scheduler.idle)
+            self._changed.wait_for(self._called)
             return not self._hall.stopped
+
+    def _called(self) -> bool:
+        return self._hall.stopped or not self._scheduler.idle
 
     def _turn(self) -> None:
         """Schedule, run, update: what one admission encodes is bounded, so that no step waits long for it."""

@@ -32,6 +32,7 @@ from dragoman.export.graphs import (
 from dragoman.service.engine.cache import SlotCache
 from dragoman.service.engine.runner import Memory, MemoryRefusedError, RowInput
 from dragoman.service.engine.scheduler import Step
+from dragoman.service.process import give_back_memory
 
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 
@@ -155,6 +156,7 @@ class OrtRunner:
         shrunk = [cache.shrink() for cache in (self._cross, self._past)]
         if any(shrunk):
             self._bound = UNBOUND
+            give_back_memory()
         self._positions_used = 0
         self._lengths[:] = 0
 
