@@ -20,7 +20,7 @@ from dragoman.service.client import Client, FinishReason, InvalidArgumentError, 
 from tests.golden.shipped import ROOT
 
 SENTENCE = "The cat sat on the mat."
-FRENCH = "Le chat s'est assis sur la foule."
+FRENCH = "Le chat s'assit sur le tapis."
 
 
 @dataclass(frozen=True)
