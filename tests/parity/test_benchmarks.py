@@ -109,15 +109,14 @@ def test_a_soak_tells_the_memory_of_each_quarter(bundle: Bundle, data: Path, mon
 
 @pytest.mark.parametrize("ways", [[], ["--tune"]])
 def test_bench_prints_one_line_for_each_size(bundle: Bundle, ways: list[str]) -> None:
-    arguments = ["bench", str(bundle.folder), "--threads", "1", "--seconds", "0.01", *ways]
+    arguments = ["bench", str(bundle.folder), "--cpus", "1", "--seconds", "0.01", *ways]
     result = CliRunner().invoke(dragoman, arguments)
     assert result.exit_code == 0, result.output
     head, *lines = result.stdout.splitlines()
-    assert head.split() == ["threads", "texts", "at", "once", "tokens/s", "sentences/s"]
-    assert [line.split()[:2] for line in lines[:3]] == [["1", "1"], ["1", "8"], ["1", "32"]]
-    assert lines[3:] == (
-        [f"Most tokens a second, with 32 texts at once: dragoman serve {bundle.folder} --threads 1"] if ways else []
-    )
+    assert head.split() == ["lanes", "threads", "each", "texts", "in", "each", "tokens/s", "sentences/s"]
+    assert [line.split()[:3] for line in lines[:3]] == [["1", "1", "1"], ["1", "1", "8"], ["1", "1", "32"]]
+    advice = f"Most tokens a second, with 32 texts in each lane: dragoman serve {bundle.folder}"
+    assert lines[3:] == ([f"{advice} --lanes 1 --threads-per-lane 1"] if ways else [])
 
 
 def test_bench_refuses_what_is_no_bundle(tmp_path: Path) -> None:
