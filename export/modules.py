@@ -138,8 +138,9 @@ class Packing:
         self._width = width
         self._row, self._position = lengths_to_visible(lengths, width)[:, 0, 0].nonzero().unbind(1)  # [N] each
         starts = lengths.cumsum(0) - lengths
-        # Padding is filled with whatever comes next: nobody looks at it.
-        self._tokens = torch.minimum(starts[:, None] + torch.arange(width), lengths.sum() - 1)  # [B, S], of the N
+        # Padding is filled with the row's own last token: it is weighed with 0, which the NaN of another row survives.
+        within = torch.minimum(torch.arange(width), (lengths[:, None] - 1).clamp_min(0))
+        self._tokens = torch.minimum(starts[:, None] + within, lengths.sum() - 1)  # [B, S], of the N
         self._heads = torch.arange(heads)
 
     def pack(self, x: Tensor) -> Tensor:
