@@ -16,7 +16,7 @@ import pytest
 from dragoman.export.bundle import Bundle
 from dragoman.export.verify import Decoded, GraphDecoder, decode_alone
 from dragoman.service.engine.engine import Engine
-from dragoman.service.engine.lane import Cause, Run
+from dragoman.service.engine.offline import Silent
 from dragoman.service.engine.ort_runner import OrtRunner, ProviderError
 from dragoman.service.engine.repetition import Repetition
 from dragoman.service.engine.runner import RowInput
@@ -25,20 +25,6 @@ from dragoman.service.engine.sequence import Finish
 from dragoman.service.engine.sequence import Sequence as Text
 
 Source = tuple[int, ...]
-
-
-class Silent:
-    """An observer that looks away."""
-
-    def encoded(self, rows: int, tokens: int, padding: int) -> None: ...
-
-    def stepped(self, rows: int, seconds: float) -> None: ...
-
-    def failed(self, run: Run, cause: Cause) -> None: ...
-
-    def wasted(self, tokens: int) -> None: ...
-
-    def finished(self, sequence: Text) -> None: ...
 
 
 def sources(count: int, longest: int = 60, seed: int = 0) -> list[Source]:
