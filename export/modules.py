@@ -244,10 +244,9 @@ class EncoderGraph(nn.Module):
 class DecoderGraph(nn.Module):
     """One decoder step for each row, with the greedy choice made inside."""
 
-    def __init__(self, model: Transformer, rules: DecodingRules, logits: bool) -> None:
+    def __init__(self, model: Transformer, rules: DecodingRules) -> None:
         super().__init__()
         self.model = model
-        self.logits = logits
         width = model.config.head_width
         layers = [cast(DecoderLayer, layer) for layer in model.decoder]
         self.attentions = nn.ModuleList(CachedAttention(layer.self_attention, width) for layer in layers)
@@ -279,7 +278,7 @@ class DecoderGraph(nn.Module):
         logits = self.projection(self.model.decoder_norm(x)[:, 0])
         next_token = largest(logits)
         log_prob = torch.cond(scored, log_probability, only_logit, (logits, next_token, pick_one(logits, next_token)))
-        return (next_token, log_prob, *((logits,) if self.logits else ()), *carried)
+        return (next_token, log_prob, *carried)
 
 
 def log_probability(logits: Tensor, token: Tensor, _logit: Tensor) -> Tensor:
