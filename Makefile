@@ -43,8 +43,9 @@ serve: $(SERVING) ## Serve the shipped model on 127.0.0.1:50051, with metrics on
 $(FLOAT32)/manifest.json: $(wildcard $(CHECKPOINT)/* export/*.py) | $(INSTALLED)
 	$(BIN)/dragoman export --force --texts $(TEXTS) $(CHECKPOINT) $(FLOAT32)
 
+# Two processes, each of which exports for itself what its tests share: more would do that again and again.
 test: $(INSTALLED) $(FLOAT32)/manifest.json ## Run all tests.
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses 2 --dist loadfile
 
 check: lint types ## Run the linters and the type checker.
 

@@ -33,7 +33,7 @@ def checkpoint(checkpoint_folder: Path) -> Checkpoint:
 @pytest.fixture(scope="session")
 def bundle(checkpoint: Checkpoint, checkpoint_folder: Path) -> Bundle:
     folder = checkpoint_folder.with_name("bundle")
-    texts = list(clear_cut(checkpoint, sentences(160)))
+    texts = list(clear_cut(checkpoint, sentences(96)))
     made, _proof = export_checkpoint(checkpoint_folder, folder, ExportOptions(texts=texts), lambda _stage: None)
     return made
 
