@@ -102,7 +102,8 @@ class OrtRunner:
         self._lengths = self._small["source_lengths"]
         self._positions_used = 0
         self._binding = self._decoder.io_binding()
-        self._unbind()
+        self._bound = UNBOUND
+        self._places: list[Place] = []
 
     @_refusals_told()
     def embed(self, sources: Sequence[Sequence[int]]) -> list[NDArray[np.float32]]:
@@ -208,7 +209,7 @@ class OrtRunner:
     def _unbind(self) -> None:
         """After a change of the caches: nothing is bound any more, and everything lies elsewhere."""
         self._bound = UNBOUND
-        self._places: list[Place] = []
+        self._places = []
 
 
 class Place(NamedTuple):
