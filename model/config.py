@@ -11,8 +11,9 @@ from pydantic.dataclasses import dataclass
 from pydantic_core import ErrorDetails
 
 NormOrder = Literal["pre", "post"]
-Activation = Literal["relu", "gelu"]
-PositionKind = Literal["sinusoid", "learned"]
+NormKind = Literal["layer", "rms"]
+Activation = Literal["relu", "gelu", "gelu_tanh", "swish"]
+PositionKind = Literal["sinusoid", "learned", "relative"]
 
 Count = Annotated[int, Field(ge=1)]
 TokenId = Annotated[int, Field(ge=0)]
@@ -35,7 +36,10 @@ class TransformerConfig:
     """Width of every hidden state."""
 
     heads: Count = 8
-    """Attention heads; each is d_model / heads wide."""
+    """Attention heads; each is d_model / heads wide, unless key_width says otherwise."""
+
+    key_width: Count | None = None
+    """Width of one head's queries, keys and values, where it is not d_model / heads."""
 
     d_ff: Count = 2048
     """Inner width of the position-wise feed-forward network."""
@@ -58,11 +62,32 @@ class TransformerConfig:
     final_norm: bool = False
     """One more normalisation at the end of each stack; usual where norm_order is "pre"."""
 
+    norm_kind: NormKind = "layer"
+    """Layer normalisation, or division by the root of the mean square, which has no mean and no bias (T5)."""
+
+    norm_epsilon: Annotated[float, Field(gt=0)] = 1e-5
+    """Added to the variance, or to the mean square, that a normalisation divides by."""
+
     activation: Activation = "relu"
-    """The nonlinearity inside the feed-forward network; "gelu" is the exact one, by erf."""
+    """The nonlinearity inside the feed-forward network.
+
+    "gelu" is the exact one, by erf, and "gelu_tanh" its usual approximation; "swish" is x · sigmoid(x).
+    """
+
+    gated: bool = False
+    """The feed-forward network multiplies what its nonlinearity gives by a second linear map of the same input."""
+
+    biases: bool = True
+    """The linear maps of the layers have biases."""
 
     position_kind: PositionKind = "sinusoid"
-    """Sinusoids by the closed form of §3.5, or a learned table."""
+    """Sinusoids by the closed form of §3.5, a learned table, or nothing but a bias on self-attention's scores (T5)."""
+
+    relative_buckets: Annotated[int, Field(ge=4)] = 32
+    """Classes of distance that have a bias each, where position_kind is "relative"."""
+
+    relative_distance: Count = 128
+    """Distances from here on share one class, on either side."""
 
     position_offset: TokenId = 0
     """Row of the position table that the first token takes."""
@@ -81,10 +106,15 @@ class TransformerConfig:
 
     def __post_init__(self) -> None:
         """Check what no single field can: how the fields fit together."""
-        if self.d_model % self.heads:
+        if self.key_width is None and self.d_model % self.heads:
             raise ValueError(f"d_model must be a multiple of heads, is {self.d_model} with {self.heads} heads")
         if self.position_kind == "sinusoid" and self.d_model % 2:
             raise ValueError(f"d_model must be even for sinusoid positions, is {self.d_model}")
+        if self.position_kind == "relative" and self.relative_distance <= self.relative_buckets // 2:
+            raise ValueError(
+                "relative_distance must be more than half of relative_buckets, "
+                f"is {self.relative_distance} with {self.relative_buckets} buckets"
+            )
         if self.shared_embedding and self.source_vocabulary != self.target_vocabulary:
             raise ValueError(
                 "shared_embedding needs one vocabulary size, "
@@ -94,7 +124,7 @@ class TransformerConfig:
     @property
     def head_width(self) -> int:
         """Width of one attention head."""
-        return self.d_model // self.heads
+        return self.key_width or self.d_model // self.heads
 
     @classmethod
     def base(cls, vocabulary: int) -> "TransformerConfig":
