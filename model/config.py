@@ -11,8 +11,8 @@ from pydantic.dataclasses import dataclass
 from pydantic_core import ErrorDetails
 
 NormOrder = Literal["pre", "post"]
-Activation = Literal["relu", "gelu"]
-PositionKind = Literal["sinusoid", "learned"]
+Activation = Literal["relu", "gelu", "gelu_tanh", "swish"]
+PositionKind = Literal["sinusoid", "sinusoid_halves", "sinusoid_halves_even", "learned"]
 
 Count = Annotated[int, Field(ge=1)]
 TokenId = Annotated[int, Field(ge=0)]
@@ -59,16 +59,26 @@ class TransformerConfig:
     """One more normalisation at the end of each stack; usual where norm_order is "pre"."""
 
     activation: Activation = "relu"
-    """The nonlinearity inside the feed-forward network; "gelu" is the exact one, by erf."""
+    """The nonlinearity inside the feed-forward network.
+
+    "gelu" is the exact one, by erf, and "gelu_tanh" its usual approximation; "swish" is x · sigmoid(x).
+    """
 
     position_kind: PositionKind = "sinusoid"
-    """Sinusoids by the closed form of §3.5, or a learned table."""
+    """Sinusoids by the closed form of §3.5, or a learned table.
+
+    In "sinusoid_halves" all sines come first, then all cosines, as in Marian and Pegasus; in "sinusoid_halves_even", as in
+    M2M100, the wavelengths moreover go up to 2π · 10000 itself.
+    """
 
     position_offset: TokenId = 0
     """Row of the position table that the first token takes."""
 
     scale_embedding: bool = True
     """Multiply embeddings by sqrt(d_model) (§3.4)."""
+
+    embedding_norm: bool = False
+    """Normalise what enters each stack, token and position summed."""
 
     shared_embedding: bool = True
     """Source and target use one embedding table; their vocabularies then have one size."""
@@ -83,7 +93,7 @@ class TransformerConfig:
         """Check what no single field can: how the fields fit together."""
         if self.d_model % self.heads:
             raise ValueError(f"d_model must be a multiple of heads, is {self.d_model} with {self.heads} heads")
-        if self.position_kind == "sinusoid" and self.d_model % 2:
+        if self.position_kind != "learned" and self.d_model % 2:
             raise ValueError(f"d_model must be even for sinusoid positions, is {self.d_model}")
         if self.shared_embedding and self.source_vocabulary != self.target_vocabulary:
             raise ValueError(

@@ -11,15 +11,23 @@ sequences (training, the reference decoder) and one cached step (the export) so 
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dragoman.model.config import TransformerConfig
+from dragoman.model.config import Activation, PositionKind, TransformerConfig
 
 Sublayer = Callable[[Tensor], Tensor]
+
+ACTIVATIONS: dict[Activation, Sublayer] = {
+    "relu": functional.relu,
+    "gelu": functional.gelu,
+    "gelu_tanh": partial(functional.gelu, approximate="tanh"),
+    "swish": functional.silu,
+}
 
 MASKED = -1e4
 """Takes the place of a score that must not count: softmax makes it exactly 0, and float16 still holds it."""
@@ -35,16 +43,28 @@ def causal_visible(width: int, device: torch.device) -> Tensor:
     return torch.ones(width, width, dtype=torch.bool, device=device).tril()[None, None]
 
 
-def sinusoid_table(rows: int, d_model: int) -> Tensor:
-    """PE(pos, 2i) = sin(pos / 10000^(2i/D)), PE(pos, 2i+1) = cos of the same (§3.5). [rows, D] float32."""
-    position = torch.arange(rows, dtype=torch.float64)[:, None]
-    frequency = 10000.0 ** (-torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)
-    angles = position * frequency
-    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1).float()
+def sinusoid_table(rows: int, d_model: int, kind: PositionKind = "sinusoid") -> Tensor:
+    """PE(pos, 2i) = sin(pos / 10000^(2i/D)), PE(pos, 2i+1) = cos of the same (§3.5). [rows, D] float32.
+
+    In the two other kinds sines and cosines are halves of a row; in "sinusoid_halves_even" 2i/D becomes i/(D/2 - 1).
+    """
+    half = d_model // 2
+    even = kind == "sinusoid_halves_even"
+    # M2M100 was trained with sines of angles in float32, which at position 1,000 are off by 1e-4.
+    dtype = torch.float32 if even else torch.float64
+    # On the CPU even where a model is made without memory for its weights: nothing else holds this table.
+    position, index = (torch.arange(count, dtype=dtype, device="cpu") for count in (rows, half))
+    if even:
+        frequency = torch.exp(index * -(math.log(10000.0) / max(1, half - 1)))
+    else:
+        frequency = 10000.0 ** (-2 * index / d_model)
+    angles = position[:, None] * frequency
+    pair = (angles.sin(), angles.cos())
+    return (torch.stack(pair, dim=-1).flatten(1) if kind == "sinusoid" else torch.cat(pair, dim=1)).float()
 
 
 class Embedding(nn.Module):
-    """Token embedding (scaled as §3.4 has it) plus position."""
+    """Token embedding (scaled as §3.4 has it) plus position, normalised where the checkpoint asks for it."""
 
     def __init__(self, config: TransformerConfig, tokens: nn.Embedding) -> None:
         super().__init__()
@@ -56,7 +76,9 @@ class Embedding(nn.Module):
         if config.position_kind == "learned":
             self.positions = nn.Parameter(torch.randn(rows, config.d_model) * config.d_model**-0.5)
         else:
-            self.register_buffer("positions", sinusoid_table(rows, config.d_model), persistent=False)
+            table = sinusoid_table(rows, config.d_model, config.position_kind)
+            self.register_buffer("positions", table, persistent=False)
+        self.norm = nn.LayerNorm(config.d_model) if config.embedding_norm else nn.Identity()
 
     def forward(self, ids: Tensor, position: Tensor | None = None) -> Tensor:
         """ids [B, T] -> [B, T, D]; `position` [B] is each row's first position, 0 if not given."""
@@ -64,7 +86,7 @@ class Embedding(nn.Module):
         at = steps if position is None else steps + position[:, None]
         positions = functional.embedding(at + self.offset, cast(Tensor, self.positions))
         embedded = self.tokens(ids) * self.scale + positions
-        return cast(Tensor, self.dropout(embedded))
+        return cast(Tensor, self.dropout(self.norm(embedded)))
 
 
 class MultiHeadAttention(nn.Module):
@@ -110,7 +132,7 @@ class FeedForward(nn.Module):
         super().__init__()
         self.inner = nn.Linear(config.d_model, config.d_ff)
         self.outer = nn.Linear(config.d_ff, config.d_model)
-        self.activation = functional.relu if config.activation == "relu" else functional.gelu
+        self.activation = ACTIVATIONS[config.activation]
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, T, D] -> [B, T, D]."""
