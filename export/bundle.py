@@ -23,7 +23,7 @@ from dragoman.export.graphs import Dimensions
 from dragoman.export.precision import Precision
 from dragoman.model.config import STRICT, DecodingRules, explain
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Raised with every change that an older reader cannot understand."""
 
 MANIFEST_FILE = "manifest.json"
@@ -77,11 +77,14 @@ class GoldenText:
     text: str
     source_ids: tuple[int, ...]
     tokens: tuple[int, ...]
-    """The chosen ids, the end token included if there was one."""
+    """The ids after the prompt, the end token included if there was one."""
     log_probs: tuple[float, ...]
-    """The natural log-probability of each chosen token."""
+    """The natural log-probability of each chosen token: of all but one that was forced at the limit."""
     margins: tuple[float, ...]
-    """By how much the largest logit beat the next, at each step."""
+    """By how much the largest logit beat the next, where `log_probs` are."""
+    source_language: str = ""
+    """BCP-47, as `target_language`; "" where the tokenizer knows of none."""
+    target_language: str = ""
 
 
 @dataclass(frozen=True)

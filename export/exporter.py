@@ -38,7 +38,7 @@ from dragoman.model.checkpoint import TOKENIZER_FOLDER as CHECKPOINT_TOKENIZER
 from dragoman.model.checkpoint import Checkpoint, load_checkpoint, own_weights
 from dragoman.model.folders import replacing
 from dragoman.model.processor import processor_flags
-from dragoman.model.tokenizer import SentencePieceTokenizer
+from dragoman.model.tokenizers import Tokenizer
 from dragoman.model.transformer import Transformer
 
 REDUCED: dict[Precision, Callable[[Transformer], Transformer]] = {"int8": quantize, "float16": halve}
@@ -164,7 +164,7 @@ def _report(checkpoint: Checkpoint, precision: Precision, folder: Path, proof: P
 def pick_golden(sample: Sample, margin: float) -> tuple[GoldenText, ...]:
     """Texts of all lengths; if there are enough, only such as were decided by `margin` at every step."""
     rows = list(range(len(sample.outputs)))
-    clear = [row for row in rows if min(sample.outputs[row].margins) >= margin]
+    clear = [row for row in rows if min(sample.outputs[row].margins, default=margin) >= margin]
     chosen = clear if len(clear) >= GOLDEN_TEXTS else rows
     chosen.sort(key=lambda row: len(sample.sources[row]))
     stride = max(1, len(chosen) // GOLDEN_TEXTS)
@@ -175,12 +175,13 @@ def pick_golden(sample: Sample, margin: float) -> tuple[GoldenText, ...]:
             sample.outputs[row].tokens,
             sample.outputs[row].log_probs,
             sample.outputs[row].margins,
+            *sample.languages[row],
         )
         for row in chosen[::stride]
     )
 
 
-def made_up_texts(tokenizer: SentencePieceTokenizer, count: int = 256) -> list[str]:
+def made_up_texts(tokenizer: Tokenizer, count: int = 256) -> list[str]:
     """Texts of 1 to 24 random pieces: they mean nothing, and reach all of the vocabulary of any language."""
     rng = random.Random(0)
     controls = set(tokenizer.control_ids)

@@ -4,8 +4,9 @@ names and axes → shapes → encoder states and logits at sizes never traced �
 greedy tokens equal the reference decoder's → alone equals batched → what a reduced precision loses against float32.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ from dragoman.export.verify import (
 )
 from dragoman.model.checkpoint import Checkpoint
 from dragoman.model.greedy import Output, greedy, pad
+from dragoman.model.tokenizers import Tokenizer
 
 SIZES = ((1, 1, 1), (1, 19, 2), (3, 2, 11), (8, 5, 3), (2, 64, 40))
 """Batch, source and target at which graphs are held against PyTorch; none was traced."""
@@ -51,7 +53,10 @@ class Sample:
     """Texts that a checkpoint is proven on, and the reference decoder's answers."""
 
     texts: tuple[str, ...]
+    languages: tuple[tuple[str, str], ...]
+    """Of each, the source's and the target's."""
     sources: tuple[tuple[int, ...], ...]
+    prompts: tuple[tuple[int, ...], ...]
     outputs: tuple[Output, ...]
 
 
@@ -64,21 +69,41 @@ class Proof:
 
 
 def translate_sample(checkpoint: Checkpoint, texts: Sequence[str]) -> Sample:
-    """The reference decoder's answers; texts beyond the model's limit are left out."""
-    rules = checkpoint.config.decoding
-    encoded = [(text, checkpoint.tokenizer.encode(text)) for text in texts]
-    kept = [(text, ids) for text, ids in encoded if 1 < len(ids) <= rules.max_source_tokens]
-    order = sorted(range(len(kept)), key=lambda index: len(kept[index][1]))
+    """The reference decoder's answers, each text from and to another language where there are several.
+
+    Blank texts, and those beyond the model's limit, are left out.
+    """
+    rules, tokenizer = checkpoint.config.decoding, checkpoint.tokenizer
+    pairs = [pair for pair, _ in zip(_language_pairs(tokenizer), texts, strict=False)]
+    encoded = [(text, pair, tokenizer.encode(text, *pair)) for text, pair in zip(texts, pairs, strict=True)]
+    kept = [
+        (text, pair, tuple(ids))
+        for text, pair, ids in encoded
+        if len(ids) <= rules.max_source_tokens and ids != tokenizer.encode("", *pair)
+    ]
+    sources = tuple(ids for _, _, ids in kept)
+    prompts = tuple(tokenizer.prompt(target) for _, (_, target), _ in kept)
+    order = sorted(range(len(kept)), key=lambda index: len(sources[index]))
     outputs: dict[int, Output] = {}
     for start in range(0, len(order), REFERENCE_ROWS):
         rows = order[start : start + REFERENCE_ROWS]
-        answers = greedy(checkpoint.model, rules, [kept[row][1] for row in rows])
+        answers = greedy(
+            checkpoint.model, rules, [sources[row] for row in rows], prompts=[prompts[row] for row in rows]
+        )
         outputs.update(zip(rows, answers, strict=True))
     return Sample(
-        tuple(text for text, _ in kept),
-        tuple(tuple(ids) for _, ids in kept),
+        tuple(text for text, _, _ in kept),
+        tuple(pair for _, pair, _ in kept),
+        sources,
+        prompts,
         tuple(outputs[index] for index in range(len(kept))),
     )
+
+
+def _language_pairs(tokenizer: Tokenizer) -> Iterator[tuple[str, str]]:
+    """Every language in its turn, without end."""
+    sources, targets = tokenizer.source_languages or ("",), tokenizer.target_languages or ("",)
+    return ((sources[index % len(sources)], targets[(index + 1) % len(targets)]) for index in count())
 
 
 def prove(
@@ -119,12 +144,12 @@ def prove(
     checks.append(cached)
 
     progress("greedy tokens")
-    alone = decode_alone(decoder, sample.sources, limits)
+    alone = decode_alone(decoder, sample.sources, limits, sample.prompts)
     tokens, figures["greedy_tokens"] = check_tokens(alone, sample, tolerance)
     checks.append(tokens)
 
     progress("alone equals batched")
-    batched = compare_batches(decoder, sample.sources, limits, alone)
+    batched = compare_batches(decoder, sample.sources, limits, alone, sample.prompts)
     checks.append(batched)
     figures["alone_equals_batched"] = {"texts": len(alone), "equal": len(alone), "detail": batched.detail}
 
@@ -219,7 +244,8 @@ def check_cached(decoder: GraphDecoder, sample: Sample, tolerance: Tolerance) ->
     differences: list[float] = []
     for rows in shuffled_batches(len(sample.sources), REFERENCE_ROWS):
         targets = [sample.outputs[row].tokens for row in rows]
-        found = decoder.force([sample.sources[row] for row in rows], targets)
+        prompts = [sample.prompts[row] for row in rows]
+        found = decoder.force([sample.sources[row] for row in rows], targets, prompts)
         for index, row in enumerate(rows):
             right = sample.outputs[row]
             for step, margin in enumerate(right.margins):
@@ -244,19 +270,19 @@ def check_tokens(found: Sequence[Decoded], sample: Sample, tolerance: Tolerance)
     """Greedy tokens equal the reference's, each text up to its first step whose margin is too small to tell."""
     whole = 0
     for index, (output, right) in enumerate(zip(found, sample.outputs, strict=True)):
-        sure = sure_steps(right.margins, tolerance.margin)
+        sure = sure_steps(right.margins, tolerance.margin, len(right.tokens))
         whole += sure == len(right.tokens)
         if output.tokens[:sure] != right.tokens[:sure]:
             at = first_difference(output.tokens, right.tokens)
             raise VerificationError(f"greedy tokens: text {index} differs from the reference at token {at}")
-    count = len(sample.outputs)
-    if whole < tolerance.whole * count:
+    texts = len(sample.outputs)
+    if whole < tolerance.whole * texts:
         raise VerificationError(
-            f"greedy tokens: only {whole} of {count} texts could be compared whole, {tolerance.whole:.0%} are needed; "
+            f"greedy tokens: only {whole} of {texts} texts could be compared whole, {tolerance.whole:.0%} are needed; "
             f"the others hold a step whose two best logits lie within {tolerance.margin:.0e}"
         )
-    figures = {"texts": count, "equal": count, "compared_whole": whole, "whole_part": whole / count}
-    return Check("greedy tokens", f"{count} texts equal the reference's, {whole / count:.1%} compared whole"), figures
+    figures = {"texts": texts, "equal": texts, "compared_whole": whole, "whole_part": whole / texts}
+    return Check("greedy tokens", f"{texts} texts equal the reference's, {whole / texts:.1%} compared whole"), figures
 
 
 def check_loss(decoder: GraphDecoder, float32: Sample, most: Loss, accept: bool) -> tuple[Check, dict[str, Any]]:
@@ -268,11 +294,12 @@ def check_loss(decoder: GraphDecoder, float32: Sample, most: Loss, accept: bool)
     drops: list[float] = []
     for rows in shuffled_batches(len(float32.sources), REFERENCE_ROWS):
         outputs = [float32.outputs[row] for row in rows]
-        found = decoder.force([float32.sources[row] for row in rows], [output.tokens for output in outputs])
+        prompts = [float32.prompts[row] for row in rows]
+        found = decoder.force([float32.sources[row] for row in rows], [output.tokens for output in outputs], prompts)
         for step, arrays in enumerate(found):
             log_probs = log_softmax(arrays["logits"])
             for index, output in enumerate(outputs):
-                if step < len(output.tokens):
+                if step < len(output.log_probs):
                     agreed.append(int(arrays["next_token"][index, 0]) == output.tokens[step])
                     drops.append(output.log_probs[step] - float(log_probs[index, output.tokens[step]]))
     agreement, drop = float(np.mean(agreed)), float(np.mean(drops))

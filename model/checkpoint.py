@@ -10,9 +10,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from dragoman.model.config import CheckpointConfig, TransformerConfig
+from dragoman.model.config import CheckpointConfig, DecodingRules, TransformerConfig
 from dragoman.model.folders import replacing
-from dragoman.model.tokenizer import SentencePieceTokenizer
+from dragoman.model.tokenizers import Tokenizer, open_tokenizer
 from dragoman.model.transformer import Transformer
 
 CONFIG_FILE = "config.json"
@@ -26,7 +26,7 @@ class Checkpoint:
 
     config: CheckpointConfig
     model: Transformer
-    tokenizer: SentencePieceTokenizer
+    tokenizer: Tokenizer
 
 
 def load_checkpoint(folder: Path) -> Checkpoint:
@@ -39,11 +39,14 @@ def load_checkpoint(folder: Path) -> Checkpoint:
         if not (folder / name).is_file():
             raise FileNotFoundError(f"{folder / name}: missing; a checkpoint holds {CONFIG_FILE} and {WEIGHTS_FILE}")
     config = CheckpointConfig.load(folder / CONFIG_FILE)
-    tokenizer = SentencePieceTokenizer(folder / TOKENIZER_FOLDER)
-    for name in ("source_vocabulary", "target_vocabulary"):
-        rows = getattr(config.architecture, name)
-        if tokenizer.vocabulary != rows:
-            raise ValueError(f"{folder}: {name} must be the tokenizer's {tokenizer.vocabulary} pieces, is {rows}")
+    tokenizer = open_tokenizer(folder / TOKENIZER_FOLDER)
+    for name, rows, pieces in (
+        ("source_vocabulary", config.architecture.source_vocabulary, tokenizer.vocabulary),
+        ("target_vocabulary", config.architecture.target_vocabulary, tokenizer.target_vocabulary),
+    ):
+        if pieces != rows:
+            raise ValueError(f"{folder}: {name} must be the tokenizer's {pieces} pieces, is {rows}")
+    check_prompts(config.decoding, tokenizer, where=str(folder))
     model = empty_model(config.architecture)
     weights = read_weights(folder / WEIGHTS_FILE)
     check_weights(model, weights, where=str(folder / WEIGHTS_FILE))
@@ -51,11 +54,25 @@ def load_checkpoint(folder: Path) -> Checkpoint:
     return Checkpoint(config, model, tokenizer)
 
 
+def check_prompts(rules: DecodingRules, tokenizer: Tokenizer, where: str) -> None:
+    """Raise ValueError, beginning with `where`, unless the tokenizer prompts with as many tokens as the rules say.
+
+    Where its prompts all begin with one token, that must be the rules' start token, too.
+    """
+    prompts = [tokenizer.prompt(language) for language in tokenizer.target_languages or ("",)]
+    lengths, first = {len(prompt) for prompt in prompts}, {prompt[0] for prompt in prompts}
+    if lengths != {rules.prompt_tokens}:
+        fed = ", ".join(map(str, sorted(lengths)))
+        raise ValueError(f"{where}: decoding.prompt_tokens must be the tokenizer's {fed}, is {rules.prompt_tokens}")
+    if len(first) == 1 and rules.start_id not in first:
+        raise ValueError(f"{where}: decoding.start_id must be the tokenizer's {first.pop()}, is {rules.start_id}")
+
+
 def read_weights(path: Path) -> dict[str, Tensor]:
     """The tensors of a safetensors file, mapped rather than read. Raises ValueError for a file that is none."""
     try:
         with safe_open(path, "pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118: it is no mapping
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise ValueError(f"{path}: not a whole safetensors file: {error}") from error
 

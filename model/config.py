@@ -67,8 +67,8 @@ class TransformerConfig:
     position_kind: PositionKind = "sinusoid"
     """Sinusoids by the closed form of §3.5, or a learned table.
 
-    In "sinusoid_halves" all sines come first, then all cosines, as in Marian and Pegasus; in "sinusoid_halves_even", as in
-    M2M100, the wavelengths moreover go up to 2π · 10000 itself.
+    In "sinusoid_halves" all sines come first, then all cosines, as in Marian and Pegasus; in "sinusoid_halves_even", as
+    in M2M100, the wavelengths moreover go up to 2π · 10000 itself.
     """
 
     position_offset: TokenId = 0
@@ -122,7 +122,7 @@ class DecodingRules:
     """How a checkpoint wants to be decoded; the engine holds no constant of any family."""
 
     start_id: TokenId
-    """The token that the decoder is fed first; never part of an output."""
+    """The token that the decoder is fed first, unless the target language decides it; never part of an output."""
 
     end_ids: Annotated[tuple[TokenId, ...], Field(min_length=1)]
     """Any of these ends an output, and is counted in it."""
@@ -132,6 +132,14 @@ class DecodingRules:
 
     suppressed_ids: tuple[TokenId, ...] = ()
     """Tokens that are never chosen."""
+
+    prompt_tokens: Count = 1
+    """How many tokens the decoder is fed before its first free choice, the start token counted. Which they are is the
+    tokenizer's to say, by target language; none is part of an output."""
+
+    forced_end_id: TokenId | None = None
+    """What an output ends with where it would else reach its limit: the last token is this one whatever the model
+    chooses, and is counted."""
 
     max_source_tokens: Count = 512
     """The longest source, every special token counted."""
@@ -183,16 +191,22 @@ class CheckpointConfig:
             ("start_id", (rules.start_id,), size.target_vocabulary),
             ("end_ids", rules.end_ids, size.target_vocabulary),
             ("suppressed_ids", rules.suppressed_ids, size.target_vocabulary),
+            ("forced_end_id", () if rules.forced_end_id is None else (rules.forced_end_id,), size.target_vocabulary),
             ("pad_id", (rules.pad_id,), min(size.source_vocabulary, size.target_vocabulary)),
         ):
             if max(ids, default=0) >= rows:
                 raise ValueError(f"decoding.{name} must be below the vocabulary's {rows}, is {max(ids)}")
-        for name, tokens in (
-            ("max_source_tokens", rules.max_source_tokens),
-            ("max_output_tokens", rules.max_output_tokens),
+        # The last token of an output is never fed.
+        for name, tokens, before in (
+            ("max_source_tokens", rules.max_source_tokens, 0),
+            ("max_output_tokens", rules.max_output_tokens, rules.prompt_tokens - 1),
         ):
-            if tokens > size.max_positions:
-                raise ValueError(f"decoding.{name} must be at most max_positions, {size.max_positions}, is {tokens}")
+            most = size.max_positions - before
+            if tokens > most:
+                after = f" less the {before} tokens before it" if before else ""
+                raise ValueError(
+                    f"decoding.{name} must be at most max_positions, {size.max_positions}{after}, is {tokens}"
+                )
 
     def save(self, path: Path) -> None:
         """Write the configuration as JSON to `path`."""

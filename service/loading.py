@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dragoman.export.bundle import TOKENIZER_FOLDER, Bundle, BundleError, Manifest, open_bundle
-from dragoman.model.tokenizer import SentencePieceTokenizer, Tokenizer
+from dragoman.model.tokenizers import Tokenizer, open_tokenizer
 from dragoman.service.engine.runner import RowInput, Runner
 from dragoman.service.settings import ServerSettings
 
@@ -87,7 +87,7 @@ def load_model(bundle: Bundle, settings: ServerSettings) -> LoadedModel:
 
     started = time.monotonic()
     try:
-        tokenizer = SentencePieceTokenizer(bundle.path(TOKENIZER_FOLDER))
+        tokenizer = open_tokenizer(bundle.path(TOKENIZER_FOLDER))
         runner = OrtRunner(
             bundle, provider=settings.provider, threads=settings.session_threads, max_rows=settings.max_rows
         )

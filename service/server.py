@@ -116,7 +116,9 @@ class Server:
         """Serve `model` from now on, and say what it is."""
         manifest, settings = model.manifest, self._settings
         rules = manifest.decoding
-        engine = Engine(model.runners, settings.limits, rules.start_id, rules.end_ids, self._model_metrics, self._clock)
+        engine = Engine(
+            model.runners, settings.limits, rules.end_ids, self._model_metrics, self._clock, rules.forced_end_id
+        )
         self._engine = engine
         self._model_metrics.watch(engine)
         self._model_metrics.loaded(

@@ -19,7 +19,7 @@ from grpc_health.v1 import health_pb2_grpc
 from dragoman.export.bundle import Manifest
 from dragoman.export.graphs import Dimensions
 from dragoman.model.config import DecodingRules
-from dragoman.model.tokenizer import SentencePieceTokenizer
+from dragoman.model.tokenizers import SentencePieceTokenizer
 from dragoman.model.training.vocabulary import train_tokenizer
 from dragoman.service.client import AsyncClient
 from dragoman.service.loading import LoadedModel

@@ -17,7 +17,7 @@ from torch import nn
 from dragoman.model.checkpoint import Checkpoint, load_checkpoint, own_weights, save_checkpoint
 from dragoman.model.config import CheckpointConfig, DecodingRules, TransformerConfig
 from dragoman.model.greedy import Output, greedy
-from dragoman.model.tokenizer import MODEL_FILE, SentencePieceTokenizer
+from dragoman.model.tokenizers.native import MODEL_FILE, SentencePieceTokenizer
 from dragoman.model.training.vocabulary import train_tokenizer
 from dragoman.model.transformer import Transformer
 

@@ -94,7 +94,7 @@ class OrtRunner:
         layers = range(size.decoder_layers)
         cross = [name(layer) for layer in layers for name in (cross_key, cross_value)]
         past = [name(layer) for layer in layers for name in (self_key, self_value)]
-        sources, outputs = decoding.max_source_tokens, decoding.max_output_tokens
+        sources, outputs = decoding.max_source_tokens, decoding.prompt_tokens - 1 + decoding.max_output_tokens
         held = held_dtype(self._manifest.precision)
         self._cross = SlotCache(cross, max_rows, size.heads, size.head_width, sources, held)
         self._past = SlotCache(past, max_rows, size.heads, size.head_width, outputs, held)

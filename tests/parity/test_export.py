@@ -19,7 +19,7 @@ from dragoman.export.graphs import DECODER_FILE, ENCODER_FILE
 from dragoman.export.onnx_files import write_graphs
 from dragoman.export.precision import TOLERANCES
 from dragoman.export.proof import check_names_and_axes
-from dragoman.export.verify import GraphDecoder, VerificationError, verify_bundle
+from dragoman.export.verify import GraphDecoder, Ids, VerificationError, verify_bundle
 from dragoman.model.checkpoint import Checkpoint, load_checkpoint, own_weights
 from dragoman.model.config import TransformerConfig
 from dragoman.model.greedy import greedy, pad
@@ -176,7 +176,9 @@ class Moody(GraphDecoder):
     def __init__(self) -> None:
         """Has no graphs."""
 
-    def decode(self, sources: Sequence[Sequence[int]], limits: Sequence[int]) -> list[verify.Decoded]:
+    def decode(
+        self, sources: Sequence[Ids], limits: Sequence[int], prompts: Sequence[Ids] | None = None
+    ) -> list[verify.Decoded]:
         crowded = len(sources) > 2
         return [verify.Decoded((7 if crowded else 6,), (-1.0 if crowded else -0.5,)) for _ in sources]
 

@@ -11,6 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from dragoman.export.bundle import Manifest
+from dragoman.model.tokenizers import SentencePieceTokenizer
 from dragoman.service.engine.engine import Engine
 from dragoman.service.engine.scheduler import Limits
 from dragoman.service.errors import (
@@ -51,7 +52,7 @@ async def translating(
 ) -> AsyncIterator[Bench]:
     runner, what, registry = runner or FakeRunner(), what or manifest(), CollectorRegistry()
     metrics = ModelMetrics(Metrics(registry), what.name, what.target_languages)
-    engine = Engine([runner], LIMITS, what.decoding.start_id, what.decoding.end_ids, metrics)
+    engine = Engine([runner], LIMITS, what.decoding.end_ids, metrics)
     engine.start()
     try:
         translator = Translator(what, tokenizer(), engine, calls or CallLimits(1000, 2**20), metrics)
@@ -166,17 +167,17 @@ async def test_languages_are_checked_on_both_sides() -> None:
 async def test_a_great_deal_of_text_is_tokenized_and_written_beside_the_loop() -> None:
     threads: set[str] = set()
 
-    class Watching:
-        vocabulary = tokenizer().vocabulary
-        encode_pieces = staticmethod(tokenizer().encode_pieces)
+    class Watching(SentencePieceTokenizer):
+        def __init__(self) -> None:
+            self.__dict__ = tokenizer().__dict__
 
-        def encode(self, text: str) -> list[int]:
+        def encode(self, text: str, source_language: str = "", target_language: str = "") -> list[int]:
             threads.add(threading.current_thread().name)
-            return tokenizer().encode(text)
+            return super().encode(text)
 
         def decode(self, ids: Row[int]) -> str:
             threads.add(threading.current_thread().name)
-            return tokenizer().decode(ids)
+            return super().decode(ids)
 
     async with translating() as bench:
         metrics = ModelMetrics(Metrics(CollectorRegistry()), "fake", ("fr",))
