@@ -196,7 +196,7 @@ class WeightsFile:
                     self._place(data, file),
                     len(data),
                     tensor.dtype,
-                    shape=ir.Shape(tensor.shape),
+                    shape=ir.Shape(tensor.shape.numpy()),
                     name=value.name or "",
                     base_dir=self._path.parent,
                 )
