@@ -3,9 +3,8 @@
 import json
 import platform
 import random
-import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -34,9 +33,9 @@ from dragoman.export.onnx_files import dimensions_of, write_graphs, write_produc
 from dragoman.export.precision import TOLERANCES, Precision
 from dragoman.export.proof import Proof, Sample, prove, translate_sample
 from dragoman.export.verify import Progress, verify_bundle
-from dragoman.model.checkpoint import TOKENIZER_FOLDER as CHECKPOINT_TOKENIZER
-from dragoman.model.checkpoint import Checkpoint, load_checkpoint, own_weights
+from dragoman.model.checkpoint import Checkpoint, own_weights
 from dragoman.model.folders import replacing
+from dragoman.model.importing import family_of, load_any
 from dragoman.model.processor import processor_flags
 from dragoman.model.tokenizers import Tokenizer
 from dragoman.model.transformer import Transformer
@@ -61,6 +60,10 @@ class ExportOptions:
     force: bool = False
     """Replace a bundle that exists, and accept any loss of a reduced precision."""
     threads: int = 1
+    family: str | None = None
+    """What kind of checkpoint it is, one of `dragoman.model.importing.FAMILY_NAMES`; recognised where None."""
+    ignored_rules: Collection[str] = ()
+    """Decoding rules of the checkpoint that are left out."""
 
 
 def export_checkpoint(
@@ -73,10 +76,10 @@ def export_checkpoint(
     then, and one that was there before is untouched.
     """
     _check_target(bundle_folder, options.force)
-    progress("checkpoint")
-    checkpoint = load_checkpoint(checkpoint_folder)
+    family = options.family or family_of(checkpoint_folder)
+    progress(f"checkpoint ({family})")
     with replacing(bundle_folder) as aside:
-        shutil.copytree(checkpoint_folder / CHECKPOINT_TOKENIZER, aside / TOKENIZER_FOLDER)
+        checkpoint = load_any(checkpoint_folder, family, aside / TOKENIZER_FOLDER, options.ignored_rules)
         proof = _fill(aside, checkpoint, options, progress)
     return open_bundle(bundle_folder), proof
 

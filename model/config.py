@@ -13,7 +13,7 @@ from pydantic_core import ErrorDetails
 NormOrder = Literal["pre", "post"]
 NormKind = Literal["layer", "rms"]
 Activation = Literal["relu", "gelu", "gelu_tanh", "swish"]
-PositionKind = Literal["sinusoid", "learned", "relative"]
+PositionKind = Literal["sinusoid", "sinusoid_halves", "sinusoid_halves_even", "learned", "relative"]
 
 Count = Annotated[int, Field(ge=1)]
 TokenId = Annotated[int, Field(ge=0)]
@@ -81,7 +81,12 @@ class TransformerConfig:
     """The linear maps of the layers have biases."""
 
     position_kind: PositionKind = "sinusoid"
-    """Sinusoids by the closed form of §3.5, a learned table, or nothing but a bias on self-attention's scores (T5)."""
+    """Sinusoids by the closed form of §3.5, or a learned table.
+
+    In "sinusoid_halves" all sines come first, then all cosines, as in Marian and Pegasus; in "sinusoid_halves_even", as
+    in M2M100, the wavelengths moreover go up to 2π · 10000 itself. "relative" positions add nothing to the embedding,
+    but a bias to the scores of self-attention, as in T5.
+    """
 
     relative_buckets: Annotated[int, Field(ge=4)] = 32
     """Classes of distance that have a bias each, where position_kind is "relative"."""
@@ -94,6 +99,9 @@ class TransformerConfig:
 
     scale_embedding: bool = True
     """Multiply embeddings by sqrt(d_model) (§3.4)."""
+
+    embedding_norm: bool = False
+    """Normalise what enters each stack, token and position summed."""
 
     shared_embedding: bool = True
     """Source and target use one embedding table; their vocabularies then have one size."""
@@ -108,7 +116,7 @@ class TransformerConfig:
         """Check what no single field can: how the fields fit together."""
         if self.key_width is None and self.d_model % self.heads:
             raise ValueError(f"d_model must be a multiple of heads, is {self.d_model} with {self.heads} heads")
-        if self.position_kind == "sinusoid" and self.d_model % 2:
+        if self.position_kind.startswith("sinusoid") and self.d_model % 2:
             raise ValueError(f"d_model must be even for sinusoid positions, is {self.d_model}")
         if self.position_kind == "relative" and self.relative_distance <= self.relative_buckets // 2:
             raise ValueError(

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dragoman.model.config import Activation, TransformerConfig
+from dragoman.model.config import Activation, PositionKind, TransformerConfig
 
 Sublayer = Callable[[Tensor], Tensor]
 
@@ -43,16 +43,34 @@ def causal_visible(width: int, device: torch.device) -> Tensor:
     return torch.ones(width, width, dtype=torch.bool, device=device).tril()[None, None]
 
 
-def sinusoid_table(rows: int, d_model: int) -> Tensor:
-    """PE(pos, 2i) = sin(pos / 10000^(2i/D)), PE(pos, 2i+1) = cos of the same (§3.5). [rows, D] float32."""
-    position = torch.arange(rows, dtype=torch.float64)[:, None]
-    frequency = 10000.0 ** (-torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)
-    angles = position * frequency
-    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1).float()
+def sinusoid_table(rows: int, d_model: int, kind: PositionKind = "sinusoid") -> Tensor:
+    """PE(pos, 2i) = sin(pos / 10000^(2i/D)), PE(pos, 2i+1) = cos of the same (§3.5). [rows, D] float32.
+
+    In the two other kinds sines and cosines are halves of a row; in "sinusoid_halves_even" 2i/D becomes i/(D/2 - 1).
+    """
+    half = d_model // 2
+    even = kind == "sinusoid_halves_even"
+    # M2M100 was trained with sines of angles in float32, which at position 1,000 are off by 1e-4.
+    dtype = torch.float32 if even else torch.float64
+    # On the CPU even where a model is made without memory for its weights: nothing else holds this table.
+    position, index = (torch.arange(count, dtype=dtype, device="cpu") for count in (rows, half))
+    if even:
+        frequency = torch.exp(index * -(math.log(10000.0) / max(1, half - 1)))
+    else:
+        frequency = 10000.0 ** (-2 * index / d_model)
+    angles = position[:, None] * frequency
+    pair = (angles.sin(), angles.cos())
+    return (torch.stack(pair, dim=-1).flatten(1) if kind == "sinusoid" else torch.cat(pair, dim=1)).float()
+
+
+def normalisation(config: TransformerConfig) -> nn.Module:
+    """A fresh normalisation over D."""
+    kind = nn.RMSNorm if config.norm_kind == "rms" else nn.LayerNorm
+    return kind(config.d_model, eps=config.norm_epsilon)
 
 
 class Embedding(nn.Module):
-    """Token embedding (scaled as §3.4 has it) plus position, unless positions are relative."""
+    """Token embedding (scaled as §3.4 has it) plus position, normalised where the checkpoint asks for it."""
 
     positions: Tensor | None
 
@@ -68,17 +86,19 @@ class Embedding(nn.Module):
         elif config.position_kind == "learned":
             self.positions = nn.Parameter(torch.randn(rows, config.d_model) * config.d_model**-0.5)
         else:
-            self.register_buffer("positions", sinusoid_table(rows, config.d_model), persistent=False)
+            table = sinusoid_table(rows, config.d_model, config.position_kind)
+            self.register_buffer("positions", table, persistent=False)
+        self.norm = normalisation(config) if config.embedding_norm else nn.Identity()
 
     def forward(self, ids: Tensor, position: Tensor | None = None) -> Tensor:
         """ids [B, T] -> [B, T, D]; `position` [B] is each row's first position, 0 if not given."""
         if self.positions is None:
-            return cast(Tensor, self.dropout(self.tokens(ids) * self.scale))
+            return cast(Tensor, self.dropout(self.norm(self.tokens(ids) * self.scale)))
         steps = torch.arange(ids.shape[1], device=ids.device)[None]
         at = steps if position is None else steps + position[:, None]
         positions = functional.embedding(at + self.offset, self.positions)
         embedded = self.tokens(ids) * self.scale + positions
-        return cast(Tensor, self.dropout(embedded))
+        return cast(Tensor, self.dropout(self.norm(embedded)))
 
 
 class RelativeBias(nn.Module):
@@ -181,12 +201,6 @@ class FeedForward(nn.Module):
         """[B, T, D] -> [B, T, D]."""
         inner = self.activation(self.inner(x))
         return cast(Tensor, self.outer(inner if self.gate is None else inner * self.gate(x)))
-
-
-def normalisation(config: TransformerConfig) -> nn.Module:
-    """A fresh normalisation over D."""
-    kind = nn.RMSNorm if config.norm_kind == "rms" else nn.LayerNorm
-    return kind(config.d_model, eps=config.norm_epsilon)
 
 
 class Residual(nn.Module):
