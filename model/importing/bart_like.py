@@ -10,6 +10,7 @@ import torch
 
 from dragoman.model.checkpoint import Checkpoint, check_prompts
 from dragoman.model.config import CheckpointConfig, DecodingRules, NormOrder, PositionKind, TransformerConfig
+from dragoman.model.importing.family import check_vocabulary
 from dragoman.model.importing.folder import ModelFolder, activation
 from dragoman.model.importing.rules import Rules, read_rules
 from dragoman.model.importing.weights import Ledger, Part, as_it_is, build, read_folder
@@ -55,7 +56,7 @@ class BartLike:
         tables = Tables.find(folder, ledger, prefix)
         biased = LOGITS_BIAS in ledger and bool(ledger[LOGITS_BIAS].any())
         size = self._architecture(folder, tables, biased)
-        _check_vocabulary(folder, tokenizer, size)
+        check_vocabulary(folder, tokenizer, size)
         if size.position_kind != "learned":
             first = size.position_offset
             right = sinusoid_table(first + size.max_positions, size.d_model, size.position_kind)
@@ -166,15 +167,6 @@ def _parts(size: TransformerConfig, prefix: str) -> dict[str, Part]:
 
 def _both(ours: str, theirs: str) -> dict[str, str]:
     return {f"{ours}.{kind}": f"{theirs}.{kind}" for kind in ("weight", "bias")}
-
-
-def _check_vocabulary(folder: ModelFolder, tokenizer: Tokenizer, size: TransformerConfig) -> None:
-    for kind, ids, rows in (
-        ("source", tokenizer.vocabulary, size.source_vocabulary),
-        ("target", tokenizer.target_vocabulary, size.target_vocabulary),
-    ):
-        if ids > rows:
-            raise ValueError(f"{folder.path}: the tokenizer has {ids} {kind} ids, the {kind} embedding {rows} rows")
 
 
 def _is_bart(folder: ModelFolder) -> bool:
