@@ -4,6 +4,7 @@ import functools
 import io
 import json
 import random
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -25,11 +26,26 @@ FRENCH = tuple(text.swapcase() for text in TEXTS)
 
 
 @functools.cache
-def pieces_model(kind: str = "unigram", texts: tuple[str, ...] = TEXTS, **ids: int) -> bytes:
+def pieces_model(
+    kind: str = "unigram",
+    texts: tuple[str, ...] = TEXTS,
+    pad_id: int = -1,
+    unk_id: int = 0,
+    bos_id: int = 1,
+    eos_id: int = 2,
+) -> bytes:
     """A SentencePiece model."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(texts), model_writer=model, vocab_size=PIECES, model_type=kind, minloglevel=2, **ids
+        sentence_iterator=iter(texts),
+        model_writer=model,
+        vocab_size=PIECES,
+        model_type=kind,
+        minloglevel=2,
+        pad_id=pad_id,
+        unk_id=unk_id,
+        bos_id=bos_id,
+        eos_id=eos_id,
     )
     return model.getvalue()
 
@@ -61,15 +77,16 @@ def marian(folder: Path, tags: tuple[str, ...] = (), separate: bool = False) -> 
     write(folder / "vocab.json", shuffled(both, first, ["<pad>"]))
     if separate:
         write(folder / "target_vocab.json", shuffled([*pieces_of(target), "unused"], first, ["<pad>"]))
-    made = transformers.MarianTokenizer(
-        str(folder / "source.spm"),
-        str(folder / "target.spm"),
-        str(folder / "vocab.json"),
-        target_vocab_file=str(folder / "target_vocab.json") if separate else None,
-        source_lang="eng",
-        target_lang="fra",
-        separate_vocabs=separate,
-    )
+    with warnings.catch_warnings(action="ignore"):  # It asks for sacremoses, which it does not use to cut texts.
+        made = transformers.MarianTokenizer(
+            str(folder / "source.spm"),
+            str(folder / "target.spm"),
+            str(folder / "vocab.json"),
+            target_vocab_file=str(folder / "target_vocab.json") if separate else None,
+            source_lang="eng",
+            target_lang="fra",
+            separate_vocabs=separate,
+        )
     return saved(made, folder, {"decoder_start_token_id": made.pad_token_id})
 
 
