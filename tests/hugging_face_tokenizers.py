@@ -72,11 +72,13 @@ def marian(folder: Path, tags: tuple[str, ...] = (), separate: bool = False) -> 
     source, target = pieces_model(), pieces_model(texts=FRENCH)
     write(folder / "source.spm", source)
     write(folder / "target.spm", target)
-    first = ["</s>", "<unk>", *(f">>{tag}<<" for tag in tags)]
-    both = pieces_of(source) + ([] if separate else pieces_of(target))
-    write(folder / "vocab.json", shuffled(both, first, ["<pad>"]))
-    if separate:
-        write(folder / "target_vocab.json", shuffled([*pieces_of(target), "unused"], first, ["<pad>"]))
+    if separate:  # transformers reads outputs well only where both vocabularies begin alike
+        first = ["</s>", "<unk>", "<pad>"]
+        write(folder / "vocab.json", shuffled(pieces_of(source), first, []))
+        write(folder / "target_vocab.json", shuffled([*pieces_of(target), "unused"], first, []))
+    else:
+        tokens = ["</s>", "<unk>", *(f">>{tag}<<" for tag in tags)]
+        write(folder / "vocab.json", shuffled(pieces_of(source) + pieces_of(target), tokens, ["<pad>"]))
     with warnings.catch_warnings(action="ignore"):  # It asks for sacremoses, which it does not use to cut texts.
         made = transformers.MarianTokenizer(
             str(folder / "source.spm"),
