@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from dragoman.model.tokenizers.described import open_described
+from dragoman.model.tokenizers.description import DESCRIPTION_FILE
 from dragoman.model.tokenizers.languages import UNDETERMINED
 from dragoman.model.tokenizers.native import SentencePieceTokenizer
 from dragoman.model.tokenizers.protocol import Piece, Tokenizer, cut
@@ -14,4 +16,4 @@ def open_tokenizer(folder: Path) -> Tokenizer:
 
     Raises FileNotFoundError or ValueError, with the file's name, if a file is missing or not what it should be.
     """
-    return SentencePieceTokenizer(folder)
+    return open_described(folder) if (folder / DESCRIPTION_FILE).is_file() else SentencePieceTokenizer(folder)
