@@ -95,6 +95,7 @@ def _check_target(folder: Path, force: bool) -> None:
 
 def _fill(folder: Path, checkpoint: Checkpoint, options: ExportOptions, progress: Progress) -> Proof:
     """Write all that a bundle holds but its tokenizer, proven."""
+    float32_bytes = sum(4 * tensor.numel() for tensor in own_weights(checkpoint.model).values())
     reference = checkpoint
     if options.precision in REDUCED:
         reference = replace(checkpoint, model=REDUCED[options.precision](checkpoint.model))
@@ -106,7 +107,7 @@ def _fill(folder: Path, checkpoint: Checkpoint, options: ExportOptions, progress
     progress("reference answers")
     texts = options.texts or made_up_texts(checkpoint.tokenizer)
     sample = translate_sample(reference, texts)
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:  # not in /tmp, which may lie in memory
         proof = prove(
             reference,
             Bundle(folder, _manifest(folder, checkpoint, options.precision)),
@@ -119,7 +120,7 @@ def _fill(folder: Path, checkpoint: Checkpoint, options: ExportOptions, progress
         )
     golden = pick_golden(sample, TOLERANCES[options.precision].replay_margin)
     (folder / GOLDEN_FILE).write_bytes(TypeAdapter(tuple[GoldenText, ...]).dump_json(golden, indent=1) + b"\n")
-    report = _report(checkpoint, options.precision, folder, proof)
+    report = _report(float32_bytes, options.precision, folder, proof)
     (folder / REPORT_FILE).write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n")
     write_manifest(folder, _manifest(folder, checkpoint, options.precision))
 
@@ -145,8 +146,7 @@ def _manifest(folder: Path, checkpoint: Checkpoint, precision: Precision) -> Man
     )
 
 
-def _report(checkpoint: Checkpoint, precision: Precision, folder: Path, proof: Proof) -> dict[str, Any]:
-    float32_bytes = sum(4 * tensor.numel() for tensor in own_weights(checkpoint.model).values())
+def _report(float32_bytes: int, precision: Precision, folder: Path, proof: Proof) -> dict[str, Any]:
     bundle_bytes = sum(entry.size for entry in list_files(folder))
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -144,7 +144,7 @@ def halve(model: Transformer) -> Transformer:
 
     Raises ValueError that names the weights which float16 cannot hold.
     """
-    halved = copy.deepcopy(model)
+    halved = copy.deepcopy(model, {id(each): each for each in model.parameters()})  # which are replaced, or shared
     _replace(halved, "", {}, score_limit(model.config.head_width))
     return halved
 

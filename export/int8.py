@@ -107,7 +107,7 @@ class Int8Embedding(nn.Module):
 
 def quantize(model: Transformer) -> Transformer:
     """A copy of the model with all its embeddings and linear maps in 8 bits; what was tied stays tied."""
-    quantized = copy.deepcopy(model)
+    quantized = copy.deepcopy(model, {id(each): each for each in model.parameters()})  # which are replaced, or shared
     _replace(quantized, {})
     return quantized
 

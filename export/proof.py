@@ -122,6 +122,9 @@ def prove(
     `float32` is what float32 answers to the same texts, where the precision is another; `accept_loss` lets it differ
     by any amount. `scratch` is an empty folder for graphs that are needed on the way. Raises VerificationError that
     names the first check which failed and by how much.
+
+    A large model is never in memory twice: `reference` loses its weights once they were compared, and one decoder is
+    closed before the next is opened.
     """
     tolerance = TOLERANCES[bundle.manifest.precision]
     checks: list[Check] = []
@@ -133,9 +136,12 @@ def prove(
     progress("shapes, states and logits")
     precision = bundle.manifest.precision
     write_graphs(scratch, reference.model, reference.config.decoding, precision=precision, logits=True)
-    with_logits = GraphDecoder(Bundle(scratch, bundle.manifest), threads, logits=True)
-    shapes, values, figures["largest_difference"] = check_values(reference, with_logits, tolerance.value)
+    with_logits = Bundle(scratch, bundle.manifest)
+    shapes, values, figures["largest_difference"] = check_values(
+        reference, GraphDecoder(with_logits, threads, logits=True, packed=False), tolerance.value
+    )
     checks += [shapes, values]
+    reference.model.to("meta")
 
     decoder = GraphDecoder(bundle, threads)
     limits = [reference.config.decoding.output_limit(len(source)) for source in sample.sources]
@@ -155,7 +161,10 @@ def prove(
 
     if float32 is not None:
         progress("loss of precision")
-        loss, figures["loss_of_precision"] = check_loss(with_logits, float32, LOSSES[precision], accept_loss)
+        del decoder
+        loss, figures["loss_of_precision"] = check_loss(
+            GraphDecoder(with_logits, threads, logits=True), float32, LOSSES[precision], accept_loss
+        )
         checks.append(loss)
     return Proof(tuple(checks), figures)
 
@@ -245,20 +254,19 @@ def check_cached(decoder: GraphDecoder, sample: Sample, tolerance: Tolerance) ->
     for rows in shuffled_batches(len(sample.sources), REFERENCE_ROWS):
         targets = [sample.outputs[row].tokens for row in rows]
         prompts = [sample.prompts[row] for row in rows]
-        found = decoder.force([sample.sources[row] for row in rows], targets, prompts)
-        for index, row in enumerate(rows):
-            right = sample.outputs[row]
-            for step, margin in enumerate(right.margins):
-                if margin < tolerance.margin:
+        for step, found in enumerate(decoder.force([sample.sources[row] for row in rows], targets, prompts)):
+            for index, row in enumerate(rows):
+                right = sample.outputs[row]
+                if step >= len(right.margins) or right.margins[step] < tolerance.margin:
                     continue
-                token = int(found[step]["next_token"][index, 0])
+                token = int(found["next_token"][index, 0])
                 if token != right.tokens[step]:
                     raise VerificationError(
                         f"cached equals uncached: text {row}, step {step} chooses {token}, "
-                        f"the reference {right.tokens[step]} by a margin of {margin:.1e}"
+                        f"the reference {right.tokens[step]} by a margin of {right.margins[step]:.1e}"
                     )
                 steps += 1
-                differences.append(abs(float(found[step]["log_prob"][index]) - right.log_probs[step]))
+                differences.append(abs(float(found["log_prob"][index]) - right.log_probs[step]))
     worst = float(np.max(differences))
     if not worst <= tolerance.log_prob:
         raise VerificationError(f"cached equals uncached: a log-probability differs by {worst:.1e}")

@@ -7,7 +7,7 @@ that each can be held against the other.
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any, Literal
 
@@ -73,10 +73,15 @@ Arrays = dict[str, NDArray[Any]]
 class GraphDecoder:
     """Greedy decoding over a bundle's graphs. Checks the shape of whatever they give."""
 
-    def __init__(self, bundle: Bundle, threads: int, *, logits: bool = False, provider: Provider = "cpu") -> None:
-        """Open the graphs. Raises VerificationError where `provider` cannot be had."""
+    def __init__(
+        self, bundle: Bundle, threads: int, *, logits: bool = False, provider: Provider = "cpu", packed: bool = True
+    ) -> None:
+        """Open the graphs. Raises VerificationError where `provider` cannot be had.
+
+        `packed`, as when serving, ONNX Runtime copies weights into an order of its own; else they stay in their file.
+        """
         self._encoder, self._decoder = (
-            _open(bundle.path(name), threads, provider) for name in (ENCODER_FILE, DECODER_FILE)
+            _open(bundle.path(name), threads, provider, packed) for name in (ENCODER_FILE, DECODER_FILE)
         )
         self._rules = bundle.manifest.decoding
         size, precision = bundle.manifest.dimensions, bundle.manifest.precision
@@ -121,17 +126,17 @@ class GraphDecoder:
 
     def force(
         self, sources: Sequence[Ids], targets: Sequence[Ids], prompts: Sequence[Ids] | None = None
-    ) -> list[Arrays]:
+    ) -> Iterator[Arrays]:
         """What each step finds where a row's output so far is that of `targets`, whatever was chosen before.
 
         One entry a step, from the first after the prompt up to the longest target's last token. `prompts` are as in
-        `decode`.
+        `decode`. Each is made when it is asked for, since logits of all steps may be more than memory holds.
         """
         begun = prompts or [(self._rules.start_id,)] * len(sources)
         before = len(begun[0]) - 1
         columns = self._columns([[*prompt, *target[:-1]] for prompt, target in zip(begun, targets, strict=True)])
         step = self.begin(sources, len(columns))
-        return [step(column) for column in columns][before:]
+        return islice(map(step, columns), before, None)
 
     def _columns(self, rows: Sequence[Ids]) -> list[list[int]]:
         """The ids of each step, for rows that are fed one after another; a row that is shorter goes on with padding."""
@@ -167,8 +172,10 @@ class GraphDecoder:
         return step
 
 
-def _open(path: Path, threads: int, provider: Provider) -> onnxruntime.InferenceSession:
+def _open(path: Path, threads: int, provider: Provider, packed: bool) -> onnxruntime.InferenceSession:
     options = onnxruntime.SessionOptions()
+    if not packed:
+        options.add_session_config_entry("session.disable_prepacking", "1")
     options.intra_op_num_threads = threads
     options.log_severity_level = ERRORS_ONLY
     # A proof has time; threads that spin between products would only take it from whoever else is at work.

@@ -142,7 +142,7 @@ def test_forty_forced_steps_keep_cached_equal_to_uncached(
     decoder = GraphDecoder(Bundle(tmp_path, bundle.manifest), threads=1)
     sources = [checkpoint.tokenizer.encode(text) for text in sentences(8)]
     right = greedy(checkpoint.model, endless, sources, [40] * len(sources))
-    found = decoder.force(sources, [output.tokens for output in right])
+    found = list(decoder.force(sources, [output.tokens for output in right]))
     assert {len(output.tokens) for output in right} == {40}
     for step in range(40):
         for row, output in enumerate(right):

@@ -102,7 +102,7 @@ def test_the_verifier_does_as_the_reference(
     clear = [row for row, output in enumerate(right) if min(output.margins) > 1e-3]
     assert len(clear) > 40
     assert [alone[row].tokens for row in clear] == [right[row].tokens for row in clear]
-    forced = decoder.force(sources, [output.tokens for output in right], prompts)
+    forced = list(decoder.force(sources, [output.tokens for output in right], prompts))
     for row in clear:
         chosen = tuple(int(step["next_token"][row, 0]) for step in forced[: len(right[row].margins)])
         assert chosen == right[row].tokens[: len(chosen)]

@@ -54,7 +54,11 @@ def test_a_config_cannot_be_changed() -> None:
         (("architecture", "d_ff"), "wide", r"architecture.d_ff: .* valid integer.* \(is 'wide'\)"),
         (("architecture", "dropout"), 1.0, r"architecture.dropout: .* less than 1 \(is 1.0\)"),
         (("architecture", "norm_order"), "middle", r"architecture.norm_order: .*'pre' or 'post' \(is 'middle'\)"),
-        (("architecture", "activation"), "sine", r"architecture.activation: .*'relu', .*\(is 'sine'\)"),
+        (
+            ("architecture", "activation"),
+            "tanh",
+            r"architecture.activation: .*'relu', 'gelu', 'gelu_tanh' or 'swish' \(is 'tanh'\)",
+        ),
         (("architecture", "position_offset"), -1, r"architecture.position_offset: .* \(is -1\)"),
         (("architecture", "colour"), "red", r"architecture.colour: Unexpected keyword argument \(is 'red'\)"),
         (("decoding", "end_ids"), [], r"decoding.end_ids: .* at least 1 item"),
