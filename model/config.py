@@ -15,6 +15,8 @@ NormKind = Literal["layer", "rms"]
 Activation = Literal["relu", "gelu", "gelu_tanh", "swish"]
 PositionKind = Literal["sinusoid", "sinusoid_halves", "sinusoid_halves_even", "learned", "relative"]
 
+PoolingKind = Literal["mean", "cls", "max"]
+
 Count = Annotated[int, Field(ge=1)]
 TokenId = Annotated[int, Field(ge=0)]
 
@@ -47,8 +49,8 @@ class TransformerConfig:
     encoder_layers: Count = 6
     """Layers of the encoder (N in the paper)."""
 
-    decoder_layers: Count = 6
-    """Layers of the decoder (N in the paper)."""
+    decoder_layers: Annotated[int, Field(ge=0)] = 6
+    """Layers of the decoder (N in the paper); 0 in an encoder alone, which has no target embedding and no output."""
 
     max_positions: Count = 512
     """The longest source or target, in tokens with every special token counted."""
@@ -181,6 +183,11 @@ class DecodingRules:
     output_margin: Count = 16
     """See output_factor; lets a very short source still have a long translation."""
 
+    @classmethod
+    def none(cls, pad_id: int, max_source_tokens: int) -> "DecodingRules":
+        """Those of an encoder alone, of which nobody reads anything but these two."""
+        return cls(pad_id, (pad_id,), pad_id, max_source_tokens=max_source_tokens)
+
     def output_limit(self, source_tokens: int, asked: int | None = None) -> int:
         """The most tokens that a source of `source_tokens` may yield, the end token counted.
 
@@ -191,6 +198,17 @@ class DecodingRules:
         by_source = int(self.output_factor * source_tokens) + self.output_margin
         limit = min(self.max_output_tokens, by_source)
         return limit if asked is None else min(limit, asked)
+
+
+@dataclass(frozen=True, config=STRICT)
+class EmbeddingRules:
+    """How a checkpoint makes a vector of a text, unless a caller wants it otherwise."""
+
+    pooling: PoolingKind = "mean"
+    """The mean of the encoder's states over all tokens, the first token's state, or each dimension's largest value."""
+
+    normalize: bool = True
+    """Vectors are scaled to length 1."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -206,14 +224,17 @@ class CheckpointConfig:
     source_languages: Annotated[tuple[str, ...], Field(min_length=1)]
     """BCP-47 codes of the languages it reads."""
 
-    target_languages: Annotated[tuple[str, ...], Field(min_length=1)]
-    """BCP-47 codes of the languages it writes."""
+    target_languages: tuple[str, ...]
+    """BCP-47 codes of the languages it writes; none in an encoder alone."""
 
     architecture: TransformerConfig
     decoding: DecodingRules
+    embedding: EmbeddingRules = EmbeddingRules()
 
     def __post_init__(self) -> None:
         """Check that decoding stays within the embedding and position tables."""
+        if self.architecture.decoder_layers and not self.target_languages:
+            raise ValueError("target_languages: must hold at least 1 item where there is a decoder, is empty")
         rules, size = self.decoding, self.architecture
         for name, ids, rows in (
             ("start_id", (rules.start_id,), size.target_vocabulary),

@@ -254,7 +254,7 @@ class DecoderLayer(nn.Module):
 
 
 class Transformer(nn.Module):
-    """The encoder, the decoder, and the projection to the vocabulary."""
+    """The encoder, the decoder, and the projection to the vocabulary; without layers of a decoder the encoder alone."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -263,18 +263,20 @@ class Transformer(nn.Module):
         target_tokens = source_tokens
         if not config.shared_embedding:
             target_tokens = nn.Embedding(config.target_vocabulary, config.d_model)
+        relative, decodes = config.position_kind == "relative", config.decoder_layers > 0
         self.source_embedding = Embedding(config, source_tokens)
-        self.target_embedding = Embedding(config, target_tokens)
+        if decodes:
+            self.target_embedding = Embedding(config, target_tokens)
         self.encoder = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
         self.decoder = nn.ModuleList(DecoderLayer(config) for _ in range(config.decoder_layers))
         self.encoder_norm = normalisation(config) if config.final_norm else nn.Identity()
-        self.decoder_norm = normalisation(config) if config.final_norm else nn.Identity()
-        relative = config.position_kind == "relative"
+        self.decoder_norm = normalisation(config) if config.final_norm and decodes else nn.Identity()
         self.encoder_bias = RelativeBias(config, both_sides=True) if relative else None
-        self.decoder_bias = RelativeBias(config, both_sides=False) if relative else None
-        self.projection = nn.Linear(config.d_model, config.target_vocabulary, bias=config.output_bias)
+        self.decoder_bias = RelativeBias(config, both_sides=False) if relative and decodes else None
+        if decodes:
+            self.projection = nn.Linear(config.d_model, config.target_vocabulary, bias=config.output_bias)
         self._initialize()
-        if config.tied_output:
+        if decodes and config.tied_output:
             self.projection.weight = target_tokens.weight
 
     def _initialize(self) -> None:
