@@ -257,7 +257,7 @@ class EncoderGraph(nn.Module):
         self.attentions = nn.ModuleList(SourceAttention(layer.self_attention, width) for layer in layers)
         cross = [cast(DecoderLayer, layer).cross_attention for layer in model.decoder]
         self.bias = None if model.encoder_bias is None else DistanceBias(model.encoder_bias)
-        self.cross = join([each for attention in cross for each in (attention.key, attention.value)])
+        self.cross = join([each for attention in cross for each in (attention.key, attention.value)]) if cross else None
 
     def forward(self, input_ids: Tensor, source_lengths: Tensor) -> tuple[Tensor, ...]:
         """As `export.graphs.encoder_spec` says."""
@@ -270,6 +270,8 @@ class EncoderGraph(nn.Module):
         for layer, attention in zip(self.model.encoder, self.attentions, strict=True):
             x = layer(x, partial(attention, packing=packing, visible=visible))
         hidden = self.model.encoder_norm(x)
+        if self.cross is None:
+            return (packing.unpack(hidden),)
         return (packing.unpack(hidden), *packing.unpack_heads(self.cross(hidden), 2 * config.decoder_layers))
 
 
