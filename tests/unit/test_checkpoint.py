@@ -130,6 +130,22 @@ def test_a_tokenizer_of_another_size_is_refused(checkpoint: Checkpoint, folder: 
         load_checkpoint(folder)
 
 
+@pytest.mark.parametrize(
+    ("rule", "fault"),
+    [
+        ({"prompt_tokens": 2}, "decoding.prompt_tokens must be the tokenizer's 1, is 2"),
+        ({"start_id": 5}, "decoding.start_id must be the tokenizer's 1, is 5"),
+    ],
+)
+def test_a_tokenizer_that_prompts_otherwise_than_the_rules_say_is_refused(
+    checkpoint: Checkpoint, folder: Path, rule: dict[str, int], fault: str
+) -> None:
+    rules = dataclasses.replace(checkpoint.config.decoding, max_output_tokens=40, **rule)
+    dataclasses.replace(checkpoint.config, decoding=rules).save(folder / "config.json")
+    with pytest.raises(ValueError, match=fault):
+        load_checkpoint(folder)
+
+
 # --- replacing what is there
 
 
