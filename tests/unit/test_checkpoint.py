@@ -2,6 +2,7 @@ import dataclasses
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -138,7 +139,7 @@ def test_a_tokenizer_of_another_size_is_refused(checkpoint: Checkpoint, folder: 
     ],
 )
 def test_a_tokenizer_that_prompts_otherwise_than_the_rules_say_is_refused(
-    checkpoint: Checkpoint, folder: Path, rule: dict[str, int], fault: str
+    checkpoint: Checkpoint, folder: Path, rule: dict[str, Any], fault: str
 ) -> None:
     rules = dataclasses.replace(checkpoint.config.decoding, max_output_tokens=40, **rule)
     dataclasses.replace(checkpoint.config, decoding=rules).save(folder / "config.json")
