@@ -310,7 +310,7 @@ def _model_info(manifest: Manifest, provider: str, threads: int) -> ModelInfo:
         precision=manifest.precision,
         provider=provider,
         max_source_tokens=manifest.decoding.max_source_tokens,
-        max_output_tokens=manifest.decoding.max_output_tokens,
+        max_output_tokens=manifest.decoding.max_output_tokens if manifest.translates else 0,
         max_source_characters=manifest.max_source_characters,
         embedding_dimension=manifest.dimensions.d_model,
         threads=threads,
