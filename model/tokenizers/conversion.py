@@ -86,7 +86,7 @@ def _write_library(content: dict[str, Any], folder: Folder, target: Path, path: 
 def as_processed(folder: Folder, target: Path) -> tuple[tuple[int, ...], tuple[int, ...], dict[str, int]]:
     """What tokenizer.json puts before and after a text, and every control token."""
     path, content = _library_content(folder)
-    library = tokenizers.Tokenizer.from_str(json.dumps(content))
+    library = tokenizers.Tokenizer.from_str(json.dumps({**content, "truncation": None, "padding": None}))
     for number in range(library.get_vocab_size()):
         found = library.encode(library.decode([number]))
         body = [index for index, special in enumerate(found.special_tokens_mask) if not special]
