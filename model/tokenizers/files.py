@@ -10,6 +10,8 @@ GENERATION_FILE = "generation_config.json"
 
 SPECIAL_SETTINGS = ("bos_token", "eos_token", "unk_token", "pad_token", "cls_token", "sep_token", "mask_token")
 
+USUAL_TOKENS = frozenset({"<s>", "</s>", "<unk>", "<pad>", "<mask>", "[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]"})
+
 
 class Folder:
     """What the tokenizer's files of a checkpoint say, and the little of its configuration that concerns them."""
@@ -79,9 +81,9 @@ class Folder:
         return []
 
     def special_tokens(self) -> set[str]:
-        """Special tokens that tokenizer_config.json names."""
+        """What special tokens are called: by tokenizer_config.json, and where nothing is said."""
         named = {str(self.setting(name, "")) for name in SPECIAL_SETTINGS}
-        return (named | set(self.listed_tokens())) - {""}
+        return (named | set(self.listed_tokens()) | USUAL_TOKENS) - {""}
 
     def read(self, name: str) -> dict[str, Any]:
         """A file of JSON; nothing where it is missing. Raises ValueError with its name."""

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 
 from dragoman.model.tokenizers import Tokenizer, open_tokenizer
 from dragoman.model.tokenizers.importing import FAMILIES, import_tokenizer
@@ -139,6 +140,17 @@ def test_marian_s_languages_are_those_of_its_files_or_of_its_folder_s_name(
     assert (tokenizer.source_languages, tokenizer.target_languages) == (sources, targets)
 
 
+def test_padding_and_truncation_that_a_file_asks_for_are_left_out(tmp_path: Path) -> None:
+    reference = TOKENIZERS["bert"][1](tmp_path / "theirs")
+    right = reference(KITE)["input_ids"]
+    path = tmp_path / "theirs" / "tokenizer.json"
+    library = tokenizers.Tokenizer.from_file(str(path))
+    library.enable_padding(length=64)
+    library.enable_truncation(4)
+    library.save(str(path))
+    assert imported("bert", tmp_path / "theirs").encode(KITE, "und") == right
+
+
 # --- older files
 
 
@@ -153,6 +165,15 @@ def test_older_files_give_the_ids_that_tokenizer_json_gives(kind: str, tmp_path:
         assert old.encode(text, source, target) == new.encode(text, source, target)
     assert old.prompt(target) == new.prompt(target)
     assert old.source_languages == new.source_languages
+
+
+@pytest.mark.parametrize("kind", ["bart", "bert"])
+def test_special_tokens_that_no_file_names_are_known_all_the_same(kind: str, tmp_path: Path) -> None:
+    folder = folder_of(kind, tmp_path / "theirs")
+    right = import_tokenizer(kind, folder, tmp_path / "new").control_ids
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / name).unlink()
+    assert imported(kind, folder).control_ids == right
 
 
 def test_language_tokens_without_ids_come_after_the_pieces(tmp_path: Path) -> None:
