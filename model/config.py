@@ -186,7 +186,7 @@ class DecodingRules:
     @classmethod
     def none(cls, pad_id: int, max_source_tokens: int) -> "DecodingRules":
         """Those of an encoder alone, of which nobody reads anything but these two."""
-        return cls(pad_id, (pad_id,), pad_id, max_source_tokens=max_source_tokens)
+        return cls(pad_id, (pad_id,), pad_id, max_source_tokens=max_source_tokens, max_output_tokens=1)
 
     def output_limit(self, source_tokens: int, asked: int | None = None) -> int:
         """The most tokens that a source of `source_tokens` may yield, the end token counted.
