@@ -60,22 +60,22 @@ class Pair:
 
 def make_pair(kind: str, folder: Path) -> Pair:
     tokenizer = WRITERS[kind](folder)
+    settings = {"vocab_size": len(tokenizer), **SHAPE}
+    config: Any
     if kind == "roberta":
-        config = transformers.RobertaConfig(
-            vocab_size=len(tokenizer), max_position_embeddings=POSITIONS + 2, layer_norm_eps=1e-5, **SHAPE
-        )
+        config = transformers.RobertaConfig(max_position_embeddings=POSITIONS + 2, layer_norm_eps=1e-5, **settings)
     else:
-        config = transformers.BertConfig(vocab_size=len(tokenizer), max_position_embeddings=POSITIONS, **SHAPE)
+        config = transformers.BertConfig(max_position_embeddings=POSITIONS, **settings)
+    masked = kind == "masked bert"
+    model: Any = {"bert": transformers.BertModel, "roberta": transformers.RobertaModel}.get(kind)
     with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(1)
-        masked = kind == "masked bert"
-        made = transformers.BertForMaskedLM(config) if masked else transformers.AutoModel.from_config(config)
+        made = transformers.BertForMaskedLM(config) if masked else model(config)
         for name, parameter in made.named_parameters():
             if "LayerNorm" in name or name.endswith("bias"):
                 parameter.add_(torch.randn_like(parameter) * 0.2)
     made.save_pretrained(folder)
-    model = made.bert if masked else made
-    return Pair(folder, tokenizer, model.eval(), read(folder))
+    return Pair(folder, tokenizer, (made.bert if masked else made).eval(), read(folder))
 
 
 def read(folder: Path) -> Checkpoint:
