@@ -116,7 +116,9 @@ class Server:
         """Serve `model` from now on, and say what it is."""
         manifest, settings = model.manifest, self._settings
         rules = manifest.decoding
-        engine = Engine(model.runners, settings.limits, rules.start_id, rules.end_ids, self._model_metrics, self._clock)
+        engine = Engine(
+            model.runners, settings.limits, rules.end_ids, self._model_metrics, self._clock, rules.forced_end_id
+        )
         self._engine = engine
         self._model_metrics.watch(engine)
         self._model_metrics.loaded(
@@ -308,7 +310,7 @@ def _model_info(manifest: Manifest, provider: str, threads: int) -> ModelInfo:
         precision=manifest.precision,
         provider=provider,
         max_source_tokens=manifest.decoding.max_source_tokens,
-        max_output_tokens=manifest.decoding.max_output_tokens,
+        max_output_tokens=manifest.decoding.max_output_tokens if manifest.translates else 0,
         max_source_characters=manifest.max_source_characters,
         embedding_dimension=manifest.dimensions.d_model,
         threads=threads,

@@ -28,17 +28,18 @@ class Engine:
         self,
         runners: Row[Runner],
         limits: Limits,
-        start_id: int,
         end_ids: Row[int],
         observer: Observer,
         clock: Callable[[], float] = time.monotonic,
+        forced_end_id: int | None = None,
     ) -> None:
+        """`end_ids` and `forced_end_id` are as the scheduler has them."""
         self.clock = clock
         self._runners = tuple(runners)
         self._hall = Hall(Queue(limits.queue_sequences, limits.queue_tokens))
-        self._hall.schedulers = [Scheduler(limits, end_ids, self._hall.queue) for _ in runners]
+        self._hall.schedulers = [Scheduler(limits, end_ids, self._hall.queue, forced_end_id) for _ in runners]
         self._lanes = [
-            Lane(self._hall, scheduler, runner, start_id, observer, clock)
+            Lane(self._hall, scheduler, runner, observer, clock)
             for scheduler, runner in zip(self._hall.schedulers, runners, strict=True)
         ]
 

@@ -15,7 +15,7 @@ class RowInput(NamedTuple):
     """What one row feeds to a step. A tuple, since each row makes one at each step."""
 
     token: int
-    """Its last token; the start token at first."""
+    """Of its prompt, then of its output."""
     position: int
     """How many tokens came before that one in the row."""
 

@@ -16,14 +16,14 @@ from dragoman.export import exporter, verify
 from dragoman.export.bundle import GOLDEN_FILE, Bundle, open_bundle
 from dragoman.export.exporter import ExportOptions, export_checkpoint
 from dragoman.export.graphs import DECODER_FILE, ENCODER_FILE
-from dragoman.export.onnx_files import write_graphs
+from dragoman.export.onnx_files import dimensions_of, write_graphs
 from dragoman.export.precision import TOLERANCES
 from dragoman.export.proof import check_names_and_axes
-from dragoman.export.verify import GraphDecoder, VerificationError, verify_bundle
+from dragoman.export.verify import GraphDecoder, Ids, VerificationError, verify_bundle
 from dragoman.model.checkpoint import Checkpoint, load_checkpoint, own_weights
 from dragoman.model.config import TransformerConfig
 from dragoman.model.greedy import greedy, pad
-from tests.tiny import PAPER, TINY, clear_cut, random_model, sentences, tiny_rules
+from tests.tiny import GATED, PAPER, TINY, clear_cut, random_model, sentences, tiny_rules
 
 VARIANTS = {
     "pre-norm": TINY,
@@ -31,6 +31,7 @@ VARIANTS = {
     "gelu": dataclasses.replace(TINY, activation="gelu"),
     "learned positions": dataclasses.replace(TINY, position_kind="learned", position_offset=2),
     "two embeddings": dataclasses.replace(TINY, shared_embedding=False, tied_output=False),
+    "all of T5's": GATED,
     "output bias": dataclasses.replace(TINY, output_bias=True, scale_embedding=False),
 }
 
@@ -41,10 +42,11 @@ def export_quietly(checkpoint_folder: Path, bundle_folder: Path, force: bool = F
 
 
 def exported(folder: Path, architecture: TransformerConfig, bundle: Bundle) -> GraphDecoder:
-    """A decoder with logits over a random model of this architecture; the manifest is another's of the same shape."""
+    """A decoder with logits over a random model of this architecture; the manifest is another's but for its shape."""
     folder.mkdir()
     write_graphs(folder, random_model(architecture), bundle.manifest.decoding, logits=True)
-    return GraphDecoder(Bundle(folder, bundle.manifest), threads=1, logits=True)
+    manifest = dataclasses.replace(bundle.manifest, dimensions=dimensions_of(architecture))
+    return GraphDecoder(Bundle(folder, manifest), threads=1, logits=True)
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -140,7 +142,7 @@ def test_forty_forced_steps_keep_cached_equal_to_uncached(
     decoder = GraphDecoder(Bundle(tmp_path, bundle.manifest), threads=1)
     sources = [checkpoint.tokenizer.encode(text) for text in sentences(8)]
     right = greedy(checkpoint.model, endless, sources, [40] * len(sources))
-    found = decoder.force(sources, [output.tokens for output in right])
+    found = list(decoder.force(sources, [output.tokens for output in right]))
     assert {len(output.tokens) for output in right} == {40}
     for step in range(40):
         for row, output in enumerate(right):
@@ -176,7 +178,9 @@ class Moody(GraphDecoder):
     def __init__(self) -> None:
         """Has no graphs."""
 
-    def decode(self, sources: Sequence[Sequence[int]], limits: Sequence[int]) -> list[verify.Decoded]:
+    def decode(
+        self, sources: Sequence[Ids], limits: Sequence[int], prompts: Sequence[Ids] | None = None
+    ) -> list[verify.Decoded]:
         crowded = len(sources) > 2
         return [verify.Decoded((7 if crowded else 6,), (-1.0 if crowded else -0.5,)) for _ in sources]
 

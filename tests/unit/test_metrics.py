@@ -60,7 +60,7 @@ def value(registry: CollectorRegistry, name: str, **labels: str) -> float | None
 
 
 def ended(finish: Finish, tokens: int, times: Times) -> Sequence:
-    sequence = Sequence((10, END), 9, lambda _: None)
+    sequence = Sequence((10, END), (START,), 9, lambda _: None)
     sequence.finish, sequence.tokens, sequence.times = finish, [10] * tokens, times
     return sequence
 
@@ -161,9 +161,9 @@ def test_a_language_that_the_bundle_does_not_have_makes_no_series(
 
 def test_gauges_are_read_from_the_engine(registry: CollectorRegistry, model: ModelMetrics) -> None:
     limits = Limits(rows=1, tokens=100, encode_tokens=100, queue_sequences=5, queue_tokens=100)
-    engine = Engine([FakeRunner()], limits, START, (END,), model)
+    engine = Engine([FakeRunner()], limits, (END,), model)
     model.watch(engine)
-    engine.submit([Sequence((10, END), 9, lambda _: None) for _ in range(3)])
+    engine.submit([Sequence((10, END), (START,), 9, lambda _: None) for _ in range(3)])
     assert value(registry, "dragoman_queue_sequences") == 3
     assert value(registry, "dragoman_queue_tokens") == 33
     assert value(registry, "dragoman_active_rows") == 0
