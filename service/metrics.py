@@ -4,18 +4,19 @@ Label values come from closed sets, so that no caller can make a series; all of 
 Gauges of the engine are read from it when somebody scrapes, so that they cannot drift.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import get_args
+from typing import Any, get_args
 
 import grpc
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from dragoman.service.engine.engine import Engine
 from dragoman.service.engine.lane import Cause, Run
-from dragoman.service.engine.sequence import Finish
+from dragoman.service.engine.sequence import Finish, Times
 from dragoman.service.engine.sequence import Sequence as EngineSequence
 from dragoman.service.memory import DeviceMemory, memory_limit_bytes
 
@@ -31,6 +32,9 @@ OBJECTIVES = {"Translate": 2, "Embed": 0.2}
 
 OBJECTIVE_SHARE = 0.99
 """The share of the calls that is to keep the objective."""
+
+MANY_PENDING = 64
+"""How many encodings, steps and texts are counted at once, where nobody scrapes before."""
 
 OTHER_LANGUAGE = "other"
 """Stands for the target language of texts that have none: those of Embed."""
@@ -68,6 +72,9 @@ class Metrics:
         # Of the whole process, there being no other way: a second series for each counter, with the time it was made.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = registry
+        self.before_scrape: list[Callable[[], None]] = []
+        """Called by each scrape before it reads anything."""
+        registry.register(_ScrapeCalls(self.before_scrape))
         self.families: list[Family] = []
         """Everything that is defined here, in the order of the documentation."""
         model = ("model",)
@@ -201,6 +208,23 @@ class Metrics:
         return Histogram(name, help, labels, registry=self.registry, buckets=buckets)
 
 
+class _ScrapeCalls(Collector):
+    """No series, but calls at each scrape; registered first, since a registry goes by the order of registration."""
+
+    def __init__(self, calls: Sequence[Callable[[], None]]) -> None:
+        self._calls = calls
+
+    def describe(self) -> Iterator[Metric]:
+        """Part of Collector."""
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        """Part of Collector."""
+        for call in self._calls:
+            call()
+        return iter(())
+
+
 class _DeviceMemoryCollector(Collector):
     """Series of the devices that there are, and none of a device that is not there."""
 
@@ -247,6 +271,8 @@ class ModelMetrics:
     def __init__(self, metrics: Metrics, name: str, target_languages: Sequence[str]) -> None:
         self._metrics = metrics
         self._name = name
+        self._pending: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        metrics.before_scrape.append(self.settle)
         self._phases = {phase: metrics.phase_seconds.labels(name, phase) for phase in PHASES}
         self._first_token = metrics.time_to_first_token_seconds.labels(name)
         self._step_seconds = metrics.step_seconds.labels(name)
@@ -334,14 +360,11 @@ class ModelMetrics:
 
     def encoded(self, rows: int, tokens: int, padding: int) -> None:
         """See `Observer.encoded`."""
-        self._tokens["source"].inc(tokens)
-        self._tokens["padding"].inc(padding)
+        self._put_off(self._count_encoding, tokens, padding)
 
     def stepped(self, rows: int, seconds: float) -> None:
         """See `Observer.stepped`."""
-        self._step_seconds.observe(seconds)
-        self._batch_rows.observe(rows)
-        self._tokens["output"].inc(rows)
+        self._put_off(self._count_step, rows, seconds)
 
     def failed(self, run: Run, cause: Cause) -> None:
         """See `Observer.failed`."""
@@ -353,23 +376,50 @@ class ModelMetrics:
 
     def finished(self, sequence: EngineSequence) -> None:
         """See `Observer.finished`."""
-        finish = sequence.finish
-        if finish is None:
-            return
+        self._put_off(self._count_finished, sequence.finish, sequence.times, len(sequence.source), len(sequence.tokens))
+
+    # --- counted later
+
+    def settle(self) -> None:
+        """Count what was put off; any thread may call it."""
+        while self._pending:
+            try:
+                count, told = self._pending.popleft()
+            except IndexError:
+                # Another thread was faster.
+                return
+            count(*told)
+
+    def _put_off(self, count: Callable[..., None], *told: Any) -> None:
+        # Between two runs of the model nothing of this is in the processor's caches: to count many at once costs each
+        # of them a tenth.
+        self._pending.append((count, told))
+        if len(self._pending) >= MANY_PENDING:
+            self.settle()
+
+    def _count_encoding(self, tokens: int, padding: int) -> None:
+        self._tokens["source"].inc(tokens)
+        self._tokens["padding"].inc(padding)
+
+    def _count_step(self, rows: int, seconds: float) -> None:
+        self._step_seconds.observe(seconds)
+        self._batch_rows.observe(rows)
+        self._tokens["output"].inc(rows)
+
+    def _count_finished(self, finish: Finish, times: Times, source_tokens: int, output_tokens: int) -> None:
         self._finished[finish.value].inc()
         if finish in WASTED:
-            self._tokens["wasted"].inc(len(sequence.tokens))
-        times = sequence.times
+            self._tokens["wasted"].inc(output_tokens)
         if times.admitted:
             self._phases["queue"].observe(times.admitted - times.submitted)
         if times.encoded:
             self._phases["encode"].observe(times.encoded - times.admitted)
-            self._source_tokens.observe(len(sequence.source))
+            self._source_tokens.observe(source_tokens)
         if times.first_token:
             self._first_token.observe(times.first_token - times.submitted)
             self._phases["decode"].observe(times.finished - times.encoded)
             if finish not in WASTED:
-                self._output_tokens.observe(len(sequence.tokens))
+                self._output_tokens.observe(output_tokens)
 
 
 def _memory_part(engine: Engine, part: str) -> Callable[[], float]:

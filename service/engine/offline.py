@@ -8,7 +8,7 @@ from typing import Self
 
 from dragoman.model.config import DecodingRules
 from dragoman.service.engine.engine import Engine
-from dragoman.service.engine.lane import Cause, Run
+from dragoman.service.engine.lane import Cause, Observer, Run
 from dragoman.service.engine.runner import Runner
 from dragoman.service.engine.scheduler import Limits
 from dragoman.service.engine.sequence import Sequence
@@ -46,12 +46,20 @@ class Offline:
     Several engines may use the same runners, one after another.
     """
 
-    def __init__(self, runners: Row[Runner], rules: DecodingRules, rows: int, *, scored: bool = True) -> None:
+    def __init__(
+        self,
+        runners: Row[Runner],
+        rules: DecodingRules,
+        rows: int,
+        *,
+        scored: bool = True,
+        observer: Observer | None = None,
+    ) -> None:
         """Log-probabilities are made only if `scored`."""
         limits = Limits(rows, NO_LIMIT, ENCODE_TOKENS, queue_sequences=NO_LIMIT, queue_tokens=NO_LIMIT)
         self._rules = rules
         self._scored = scored
-        self._engine = Engine(runners, limits, rules.start_id, rules.end_ids, Silent())
+        self._engine = Engine(runners, limits, rules.start_id, rules.end_ids, observer or Silent())
         self._engine.start()
 
     def run(self, sources: Row[Source], limits: Row[int] | None = None) -> list[Sequence]:

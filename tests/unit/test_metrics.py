@@ -9,7 +9,16 @@ from dragoman.service.engine.scheduler import Limits
 from dragoman.service.engine.sequence import Finish, Sequence, Times
 from dragoman.service.errors import ServiceError
 from dragoman.service.memory import DeviceMemory
-from dragoman.service.metrics import FINISH_REASONS, REFUSALS, RPC_LABELS, WASTED, MethodMetrics, Metrics, ModelMetrics
+from dragoman.service.metrics import (
+    FINISH_REASONS,
+    MANY_PENDING,
+    REFUSALS,
+    RPC_LABELS,
+    WASTED,
+    MethodMetrics,
+    Metrics,
+    ModelMetrics,
+)
 from tests.fake_runner import END, START, FakeRunner
 
 CORE = {
@@ -152,6 +161,15 @@ def test_steps_and_encodings(registry: CollectorRegistry, model: ModelMetrics) -
     assert value(registry, "dragoman_tokens_total", kind="output") == 2
     assert value(registry, "dragoman_batch_rows_sum") == 2
     assert value(registry, "dragoman_step_seconds_sum") == 0.5
+
+
+def test_what_is_counted_later_does_not_pile_up_where_nobody_scrapes(metrics: Metrics, model: ModelMetrics) -> None:
+    for _ in range(10 * MANY_PENDING):
+        model.stepped(rows=1, seconds=0.5)
+    # Of the one metric, which is no scrape.
+    (family,) = metrics.batch_rows.collect()
+    (total,) = (sample.value for sample in family.samples if sample.name.endswith("_sum"))
+    assert total > 9 * MANY_PENDING
 
 
 def test_runs_that_failed_are_counted_by_what_ran_and_why(registry: CollectorRegistry, model: ModelMetrics) -> None:
