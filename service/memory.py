@@ -1,6 +1,7 @@
 """How much memory this process may use, and what NVIDIA devices have."""
 
 import ctypes
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,14 +23,24 @@ class DeviceMemory:
     total: int
 
 
-def memory_limit_bytes(membership: Path = MEMBERSHIP, mounts: Path = MOUNTS) -> int:
-    """The smallest bound on this process's memory: of its control groups, or what the machine has."""
-    bounds = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+def memory_limit_bytes(membership: Path = MEMBERSHIP, mounts: Path = MOUNTS) -> float:
+    """The smallest bound on this process's memory: of its control groups, or what the machine has.
+
+    Infinite where the system says neither.
+    """
+    bounds = [_machine_bytes()]
     for version, group in groups("memory", membership, mounts):
         found = words(group / ("memory.max" if version == 2 else "memory.limit_in_bytes"))
         if found and found[0] != "max":
             bounds.append(int(found[0]))
     return min(bounds)
+
+
+def _machine_bytes() -> float:
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError):
+        return math.inf
 
 
 class NvidiaDevices:

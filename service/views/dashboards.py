@@ -3,7 +3,7 @@
 from dragoman.service.metrics import OBJECTIVE_SHARE
 from dragoman.service.servicer import SERVICE
 from dragoman.service.views.alerts import FAST_BURN, SLOW_BURN
-from dragoman.service.views.panels import Dashboard, Kind, Panel, Query, Row
+from dragoman.service.views.panels import Color, Dashboard, Panel, Query, Row
 
 WITHOUT_DEVICE = "Empty where there is no GPU."
 """Said of panels that need one."""
@@ -38,10 +38,9 @@ def _heatmap(title: str, description: str, unit: str, name: str, matchers: str) 
 
 
 def _number(
-    title: str, description: str, unit: str, query: str, *steps: tuple[float, str], width: int = SMALL
+    title: str, description: str, unit: str, query: str, *steps: tuple[float, Color], width: int = SMALL
 ) -> Panel:
-    kind: Kind = "stat"
-    return Panel(title, description, unit, (Query(query),), kind, width, SMALL, steps=steps)  # type: ignore[arg-type]
+    return Panel(title, description, unit, (Query(query),), "stat", width, SMALL, steps=steps)
 
 
 CALLS = f'grpc_service="{SERVICE}",$SERVER'

@@ -10,7 +10,7 @@ from dragoman.service.memory import DeviceMemory, NvidiaDevices, memory_limit_by
 PHYSICAL = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def limit(root: Path, membership: str, **files: str) -> int:
+def limit(root: Path, membership: str, **files: str) -> float:
     (root / "membership").write_text(membership)
     for path, text in files.items():
         place = root / "cgroup" / path.replace("__", "/")
