@@ -42,15 +42,10 @@ class ServerProcess:
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
-    def metrics(self) -> str:
-        """A scrape."""
-        with NO_PROXY.open(self._metrics, timeout=END_SECONDS) as page:
-            found: str = page.read().decode()
-            return found
-
     def metric(self, name: str) -> float:
         """The sum of all samples of that name; 0 if there are none."""
-        return sum_of(self.metrics(), name)
+        with NO_PROXY.open(self._metrics, timeout=END_SECONDS) as page:
+            return sum_of(page.read().decode(), name)
 
 
 def sum_of(page: str, name: str) -> float:
