@@ -164,7 +164,7 @@ class Metrics:
             "dragoman_device_memory_bytes",
             "gauge",
             ("device", "kind"),
-            f"Memory of each NVIDIA device, {' and '.join(DEVICE_MEMORY_KINDS)} by all processes; absent without one.",
+            "Memory of each NVIDIA device, used by all processes and total; absent without one.",
         )
         registry.register(_DeviceMemoryCollector(device_memory, devices))
         self.model_load_seconds = self._gauge("dragoman_model_load_seconds", "Time that loading took.", model)

@@ -6,7 +6,8 @@
     rules.py         recording rules and alerts, and the files of both
     alerts.py        the alerts themselves, each with a case that fires and one that does not
     panels.py        a dashboard as values, and as Grafana's JSON
-    dashboards.py    the dashboards themselves
+    usual.py         queries and panels of the usual shapes
+    overview.py      the dashboards themselves, with engine.py and memory.py
 
 Nothing that serves imports this.
 """

@@ -20,7 +20,7 @@ def files() -> dict[str, str]:
     }
     return {
         RULES: rules_file(RECORDINGS, ALERTS),
-        "prometheus/tests/dragoman.yml": cases_file(ALERTS, f"../../{RULES}"),
+        "prometheus/tests/dragoman.yml": cases_file(ALERTS, "../rules/dragoman.yml"),
         **dashboards,
     }
 
