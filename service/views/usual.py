@@ -12,20 +12,19 @@ SMALL = 4
 """Width of a single number, and its height."""
 
 
-def quantiles(name: str, matchers: str, by: str = "", legend: str = "") -> tuple[Query, ...]:
-    """The usual quantiles of the histogram `name`, one line for each value of the label `by`."""
-    kept = f"le, {by}" if by else "le"
+def quantiles(name: str, matchers: str) -> tuple[Query, ...]:
+    """The usual quantiles of the histogram `name`."""
     return tuple(
         Query(
-            f"histogram_quantile({quantile}, sum by ({kept}) (rate({name}_bucket{{{matchers}}}[$__rate_interval])))",
-            f"{legend} p{quantile * 100:g}".strip(),
+            f"histogram_quantile({quantile}, sum by (le) (rate({name}_bucket{{{matchers}}}[$__rate_interval])))",
+            f"p{quantile * 100:g}",
         )
         for quantile in QUANTILES
     )
 
 
 def rate(name: str, matchers: str, by: str, legend: str = "") -> Query:
-    """How fast the counter `name` grows, by the label `by`."""
+    """How fast the counter `name` grows, by the label `by`; with `legend`, by several."""
     return Query(f"sum by ({by}) (rate({name}{{{matchers}}}[$__rate_interval]))", legend or f"{{{{{by}}}}}")
 
 
