@@ -173,6 +173,8 @@ class OrtRunner:
             cache_reserved=self._cross.nbytes + self._past.nbytes,
             cache_used=used,
             buffers=sum(buffer.nbytes for buffer in self._small.values()),
+            source_positions=self._cross.capacity,
+            output_positions=self._past.capacity,
         )
 
     def _encode(self, sources: Sequence[Sequence[int]], outputs: list[str]) -> list[NDArray[Any]]:
