@@ -4,7 +4,7 @@ from collections.abc import Sequence as Row
 from pathlib import Path
 
 from dragoman.export.bundle import TOKENIZER_FOLDER, Bundle, open_bundle
-from dragoman.model.tokenizer import SentencePieceTokenizer, cut
+from dragoman.model.tokenizers import cut, open_tokenizer
 from dragoman.service.engine.offline import Offline
 from dragoman.service.engine.ort_runner import OrtRunner
 
@@ -21,7 +21,7 @@ class Translator:
     def __init__(self, bundle_folder: Path, *, threads: int, rows: int = 32) -> None:
         bundle = open_bundle(bundle_folder)
         self._longest = bundle.manifest.decoding.max_source_tokens
-        self._tokenizer = SentencePieceTokenizer(bundle.path(TOKENIZER_FOLDER))
+        self._tokenizer = open_tokenizer(bundle.path(TOKENIZER_FOLDER))
         self._engine = open_engine(bundle, threads=threads, rows=rows)
 
     def translate(self, texts: Row[str]) -> list[str]:

@@ -18,7 +18,7 @@ import click
 
 from benchmarks.engine import open_engine
 from dragoman.export.bundle import TOKENIZER_FOLDER, open_bundle
-from dragoman.model.tokenizer import SentencePieceTokenizer, cut
+from dragoman.model.tokenizers import cut, open_tokenizer
 from dragoman.model.training.corpus import read_pairs
 from dragoman.service.engine.offline import Offline
 from dragoman.service.engine.sequence import Sequence as Text
@@ -102,7 +102,7 @@ def main(bundle: Path, data: Path, sentences: int | None, rows: Sequence[int], o
     5,000 sentences take about 10 minutes with one thread.
     """
     opened = open_bundle(bundle)
-    tokenizer = SentencePieceTokenizer(opened.path(TOKENIZER_FOLDER))
+    tokenizer = open_tokenizer(opened.path(TOKENIZER_FOLDER))
     longest = opened.manifest.decoding.max_source_tokens
     sources = [cut(tokenizer.encode(pair.source), longest) for pair in read_pairs(data)[:sentences]]
     started = time.monotonic()

@@ -12,7 +12,7 @@ from dragoman.export.onnx_files import dimensions_of, write_graphs, write_produc
 from dragoman.export.precision import Precision
 from dragoman.model.checkpoint import load_checkpoint
 from dragoman.model.config import DecodingRules, TransformerConfig
-from dragoman.model.tokenizer import SentencePieceTokenizer
+from dragoman.model.tokenizers import Tokenizer
 from dragoman.model.transformer import Transformer
 
 OPUS_SHAPE = TransformerConfig(58_101, 58_101, max_positions=512)
@@ -29,7 +29,7 @@ class Measured:
     model: Transformer
     rules: DecodingRules
     """With the model's own ends."""
-    tokenizer: SentencePieceTokenizer | None
+    tokenizer: Tokenizer | None
     """None where the weights are random, and no text can be read."""
 
     @property

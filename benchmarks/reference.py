@@ -32,7 +32,7 @@ def check(name: str, found: Sequence[Sequence[int]], right: Sequence[Output]) ->
     """
     compared = 0
     for row, (tokens, output) in enumerate(zip(found, right, strict=True)):
-        sure = sure_steps(output.margins, MARGIN)
+        sure = sure_steps(output.margins, MARGIN, len(output.tokens))
         if tuple(tokens[:sure]) != output.tokens[:sure]:
             at = first_difference(tokens, output.tokens)
             raise click.ClickException(f"{name}: row {row} gives other tokens than the reference, from token {at} on")

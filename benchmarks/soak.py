@@ -22,7 +22,7 @@ from tqdm import tqdm
 from benchmarks.sentences import DATA
 from benchmarks.server import ServerProcess, server_process
 from dragoman.export.bundle import TOKENIZER_FOLDER, open_bundle
-from dragoman.model.tokenizer import SentencePieceTokenizer
+from dragoman.model.tokenizers import open_tokenizer
 from dragoman.model.training.corpus import read_pairs
 from dragoman.service.client import AsyncClient
 
@@ -125,7 +125,7 @@ def main(bundle: Path, requests: int, clients: int, threads: int, idle_seconds: 
     """Soak a server of BUNDLE. 20,000 requests take about 10 minutes with the shipped model in int8."""
     opened = open_bundle(bundle)
     words = [word for pair in read_pairs(data) for word in pair.source.split()]
-    tokens = len(SentencePieceTokenizer(opened.path(TOKENIZER_FOLDER)).encode(" ".join(words)))
+    tokens = len(open_tokenizer(opened.path(TOKENIZER_FOLDER)).encode(" ".join(words)))
     # So many words have about as many tokens as the model takes; what comes out longer is cut by the server.
     longest = max(1, opened.manifest.decoding.max_source_tokens * len(words) // tokens)
     with server_process(bundle, "--threads-per-lane", str(threads)) as server:

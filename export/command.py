@@ -10,6 +10,7 @@ from tqdm import tqdm
 from dragoman.export.exporter import ExportOptions, export_checkpoint
 from dragoman.export.precision import Precision
 from dragoman.export.verify import VerificationError
+from dragoman.model.importing import FAMILY_NAMES
 from dragoman.model.processor import allowed_cores
 
 FOLDER = click.Path(file_okay=False, path_type=Path)
@@ -34,16 +35,40 @@ STAGES = 10
     help="What to prove the export on: UTF-8, one source text a line, or lines of domain, source and target as for "
     "train.  [default: made-up texts that use the whole vocabulary]",
 )
+@click.option(
+    "--family",
+    type=click.Choice(FAMILY_NAMES),
+    help="What kind of checkpoint it is.  [default: recognised by its config.json]",
+)
+@click.option(
+    "--ignore-rule",
+    "ignored_rules",
+    multiple=True,
+    metavar="NAME",
+    help="Leave out a decoding rule of the checkpoint's generation_config.json, such as no_repeat_ngram_size, which "
+    "would be refused since it is not supported. May be given several times.",
+)
 @click.option("--threads", type=click.IntRange(1), help="Cores to use.  [default: all that are allowed]")
 def export(
-    checkpoint: Path, bundle: Path, precision: Precision, force: bool, texts: Path | None, threads: int | None
+    checkpoint: Path,
+    bundle: Path,
+    precision: Precision,
+    force: bool,
+    texts: Path | None,
+    family: str | None,
+    ignored_rules: tuple[str, ...],
+    threads: int | None,
 ) -> None:
     """Export CHECKPOINT to ONNX, prove the result equal to it, and write it to BUNDLE.
+
+    CHECKPOINT is a folder that `dragoman train` wrote, or a Hugging Face folder of one of the families below.
 
     A failed check leaves no bundle behind, and one that was there as it was.
     """
     torch.set_num_threads(threads or allowed_cores())
-    options = ExportOptions(precision, _read_texts(texts) if texts else (), force, threads or allowed_cores())
+    options = ExportOptions(
+        precision, _read_texts(texts) if texts else (), force, threads or allowed_cores(), family, ignored_rules
+    )
     stages = STAGES if precision == "float32" else STAGES + 1
     with tqdm(total=stages, disable=None, bar_format="{n_fmt}/{total_fmt} |{bar}| {elapsed} {desc}") as bar:
 
@@ -62,7 +87,7 @@ def export(
         click.echo(f"  {check.name:<{width}}  {check.detail}")
     size = made.report()["size"]
     ratio = f"{size['bundle_bytes'] / 1e6:.1f} MB, {size['ratio']:.3f} times the float32 weights"
-    click.echo(f"wrote {bundle}: {made.manifest.name} {made.manifest.version}, {ratio}")
+    click.echo(f"wrote {bundle}: {made.manifest.name} {made.manifest.version} ({made.manifest.family}), {ratio}")
 
 
 def _read_texts(path: Path) -> list[str]:

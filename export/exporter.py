@@ -3,9 +3,8 @@
 import json
 import platform
 import random
-import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -33,12 +32,13 @@ from dragoman.export.int8 import quantize
 from dragoman.export.onnx_files import dimensions_of, write_graphs, write_product
 from dragoman.export.precision import TOLERANCES, Precision
 from dragoman.export.proof import Proof, Sample, prove, translate_sample
+from dragoman.export.state_proof import encode_sample, prove_states
 from dragoman.export.verify import Progress, verify_bundle
-from dragoman.model.checkpoint import TOKENIZER_FOLDER as CHECKPOINT_TOKENIZER
-from dragoman.model.checkpoint import Checkpoint, load_checkpoint, own_weights
+from dragoman.model.checkpoint import Checkpoint, own_weights
 from dragoman.model.folders import replacing
+from dragoman.model.importing import family_of, load_any
 from dragoman.model.processor import processor_flags
-from dragoman.model.tokenizer import SentencePieceTokenizer
+from dragoman.model.tokenizers import Tokenizer
 from dragoman.model.transformer import Transformer
 
 REDUCED: dict[Precision, Callable[[Transformer], Transformer]] = {"int8": quantize, "float16": halve}
@@ -61,6 +61,10 @@ class ExportOptions:
     force: bool = False
     """Replace a bundle that exists, and accept any loss of a reduced precision."""
     threads: int = 1
+    family: str | None = None
+    """What kind of checkpoint it is, one of `dragoman.model.importing.FAMILY_NAMES`; recognised where None."""
+    ignored_rules: Collection[str] = ()
+    """Decoding rules of the checkpoint that are left out."""
 
 
 def export_checkpoint(
@@ -73,10 +77,10 @@ def export_checkpoint(
     then, and one that was there before is untouched.
     """
     _check_target(bundle_folder, options.force)
-    progress("checkpoint")
-    checkpoint = load_checkpoint(checkpoint_folder)
+    family = options.family or family_of(checkpoint_folder)
+    progress(f"checkpoint ({family})")
     with replacing(bundle_folder) as aside:
-        shutil.copytree(checkpoint_folder / CHECKPOINT_TOKENIZER, aside / TOKENIZER_FOLDER)
+        checkpoint = load_any(checkpoint_folder, family, aside / TOKENIZER_FOLDER, options.ignored_rules)
         proof = _fill(aside, checkpoint, options, progress)
     return open_bundle(bundle_folder), proof
 
@@ -92,6 +96,7 @@ def _check_target(folder: Path, force: bool) -> None:
 
 def _fill(folder: Path, checkpoint: Checkpoint, options: ExportOptions, progress: Progress) -> Proof:
     """Write all that a bundle holds but its tokenizer, proven."""
+    float32_bytes = sum(4 * tensor.numel() for tensor in own_weights(checkpoint.model).values())
     reference = checkpoint
     if options.precision in REDUCED:
         reference = replace(checkpoint, model=REDUCED[options.precision](checkpoint.model))
@@ -102,11 +107,33 @@ def _fill(folder: Path, checkpoint: Checkpoint, options: ExportOptions, progress
 
     progress("reference answers")
     texts = options.texts or made_up_texts(checkpoint.tokenizer)
+    bundle = Bundle(folder, _manifest(folder, checkpoint, options.precision))
+    prove_it = _prove_decoder if bundle.manifest.translates else _prove_encoder
+    proof, golden = prove_it(checkpoint, reference, bundle, texts, options, progress)
+    (folder / GOLDEN_FILE).write_bytes(TypeAdapter(tuple[GoldenText, ...]).dump_json(golden, indent=1) + b"\n")
+    report = _report(float32_bytes, options.precision, folder, proof)
+    (folder / REPORT_FILE).write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n")
+    write_manifest(folder, _manifest(folder, checkpoint, options.precision))
+
+    progress("replay")
+    verify_bundle(open_bundle(folder), threads=options.threads)
+    return proof
+
+
+def _prove_decoder(
+    checkpoint: Checkpoint,
+    reference: Checkpoint,
+    bundle: Bundle,
+    texts: Sequence[str],
+    options: ExportOptions,
+    progress: Progress,
+) -> tuple[Proof, tuple[GoldenText, ...]]:
+    """The proof of a bundle that translates, and its golden texts."""
     sample = translate_sample(reference, texts)
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory(dir=bundle.folder) as scratch:  # not in /tmp, which may lie in memory
         proof = prove(
             reference,
-            Bundle(folder, _manifest(folder, checkpoint, options.precision)),
+            bundle,
             sample,
             Path(scratch),
             float32=None if reference is checkpoint else translate_sample(checkpoint, texts),
@@ -114,15 +141,29 @@ def _fill(folder: Path, checkpoint: Checkpoint, options: ExportOptions, progress
             threads=options.threads,
             progress=progress,
         )
-    golden = pick_golden(sample, TOLERANCES[options.precision].replay_margin)
-    (folder / GOLDEN_FILE).write_bytes(TypeAdapter(tuple[GoldenText, ...]).dump_json(golden, indent=1) + b"\n")
-    report = _report(checkpoint, options.precision, folder, proof)
-    (folder / REPORT_FILE).write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n")
-    write_manifest(folder, _manifest(folder, checkpoint, options.precision))
+    return proof, pick_golden(sample, TOLERANCES[options.precision].replay_margin)
 
-    progress("replay")
-    verify_bundle(open_bundle(folder), threads=options.threads)
-    return proof
+
+def _prove_encoder(
+    checkpoint: Checkpoint,
+    reference: Checkpoint,
+    bundle: Bundle,
+    texts: Sequence[str],
+    options: ExportOptions,
+    progress: Progress,
+) -> tuple[Proof, tuple[GoldenText, ...]]:
+    """The proof of a bundle that only embeds, and its golden texts."""
+    sample = encode_sample(reference, texts)
+    proof = prove_states(
+        reference,
+        bundle,
+        sample,
+        float32=None if reference is checkpoint else encode_sample(checkpoint, texts),
+        accept_loss=options.force,
+        threads=options.threads,
+        progress=progress,
+    )
+    return proof, sample.golden(spread(range(len(sample.sources)), sample.sources))
 
 
 def _manifest(folder: Path, checkpoint: Checkpoint, precision: Precision) -> Manifest:
@@ -137,13 +178,13 @@ def _manifest(folder: Path, checkpoint: Checkpoint, precision: Precision) -> Man
         precision=precision,
         dimensions=dimensions_of(config.architecture),
         decoding=config.decoding,
+        embedding=config.embedding,
         max_source_characters=CHARACTERS_PER_TOKEN * config.decoding.max_source_tokens,
         files=list_files(folder),
     )
 
 
-def _report(checkpoint: Checkpoint, precision: Precision, folder: Path, proof: Proof) -> dict[str, Any]:
-    float32_bytes = sum(4 * tensor.numel() for tensor in own_weights(checkpoint.model).values())
+def _report(float32_bytes: int, precision: Precision, folder: Path, proof: Proof) -> dict[str, Any]:
     bundle_bytes = sum(entry.size for entry in list_files(folder))
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -164,10 +205,8 @@ def _report(checkpoint: Checkpoint, precision: Precision, folder: Path, proof: P
 def pick_golden(sample: Sample, margin: float) -> tuple[GoldenText, ...]:
     """Texts of all lengths; if there are enough, only such as were decided by `margin` at every step."""
     rows = list(range(len(sample.outputs)))
-    clear = [row for row in rows if min(sample.outputs[row].margins) >= margin]
+    clear = [row for row in rows if min(sample.outputs[row].margins, default=margin) >= margin]
     chosen = clear if len(clear) >= GOLDEN_TEXTS else rows
-    chosen.sort(key=lambda row: len(sample.sources[row]))
-    stride = max(1, len(chosen) // GOLDEN_TEXTS)
     return tuple(
         GoldenText(
             sample.texts[row],
@@ -175,12 +214,19 @@ def pick_golden(sample: Sample, margin: float) -> tuple[GoldenText, ...]:
             sample.outputs[row].tokens,
             sample.outputs[row].log_probs,
             sample.outputs[row].margins,
+            *sample.languages[row],
         )
-        for row in chosen[::stride]
+        for row in spread(chosen, sample.sources)
     )
 
 
-def made_up_texts(tokenizer: SentencePieceTokenizer, count: int = 256) -> list[str]:
+def spread(rows: Sequence[int], sources: Sequence[Sequence[int]]) -> list[int]:
+    """As many of `rows` as golden.json holds at least, or all, of all lengths that their sources have."""
+    ordered = sorted(rows, key=lambda row: len(sources[row]))
+    return ordered[:: max(1, len(ordered) // GOLDEN_TEXTS)]
+
+
+def made_up_texts(tokenizer: Tokenizer, count: int = 256) -> list[str]:
     """Texts of 1 to 24 random pieces: they mean nothing, and reach all of the vocabulary of any language."""
     rng = random.Random(0)
     controls = set(tokenizer.control_ids)

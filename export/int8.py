@@ -107,7 +107,7 @@ class Int8Embedding(nn.Module):
 
 def quantize(model: Transformer) -> Transformer:
     """A copy of the model with all its embeddings and linear maps in 8 bits; what was tied stays tied."""
-    quantized = copy.deepcopy(model)
+    quantized = copy.deepcopy(model, {id(each): each for each in model.parameters()})  # which are replaced, or shared
     _replace(quantized, {})
     return quantized
 
@@ -129,4 +129,6 @@ def _stand_in(child: nn.Linear | nn.Embedding, table: Table, positive: bool) -> 
 
 
 def _after_relu(module: nn.Module, name: str) -> bool:
-    return isinstance(module, FeedForward) and name == "outer" and module.activation is functional.relu
+    if not isinstance(module, FeedForward) or module.gate is not None:
+        return False
+    return name == "outer" and module.activation is functional.relu

@@ -4,15 +4,14 @@ import hashlib
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from logging import ERROR, getLogger
 from pathlib import Path
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
 import onnx
+import onnx_ir as ir
 import torch
 from google.protobuf.message import Message
-from onnx.external_data_helper import set_external_data, uses_external_data
 from torch import Tensor, nn
 from torch.export import Dim
 
@@ -66,25 +65,26 @@ def write_graphs(
     precision: Precision = "float32",
     trace_sizes: Mapping[str, int] = TRACE_SIZES,
 ) -> None:
-    """Export the model into `folder`: both graphs, and one file of weights that they share.
+    """Export the model into `folder`: both graphs, if it has a decoder, and one file of weights that they share.
 
     The model is already in `precision`.
     """
     size = dimensions_of(model.config)
     weights = WeightsFile(folder / WEIGHTS_FILE)
-    encoder, decoder = encoder_spec(size, precision), decoder_spec(size, precision, logits=False)
-    caches = 2 * size.decoder_layers
-    parts = (1, 1, 1, 1, caches, caches)
-    for name, module, spec, groups in (
-        (ENCODER_FILE, EncoderGraph(model), encoder, (1, 1)),
-        (DECODER_FILE, DecoderGraph(model, rules), decoder, parts),
-    ):
-        graph = _trace(module.eval(), spec, groups, trace_sizes)
+    graphs: list[tuple[str, nn.Module, GraphSpec, tuple[int, ...]]] = [
+        (ENCODER_FILE, EncoderGraph(model), encoder_spec(size, precision), (1, 1))
+    ]
+    if size.decoder_layers:
+        caches = 2 * size.decoder_layers
+        decoder, parts = decoder_spec(size, precision, logits=False), (1, 1, 1, 1, caches, caches)
+        graphs.append((DECODER_FILE, DecoderGraph(model, rules), decoder, parts))
+    for name, module, spec, groups in graphs:
+        program = _trace(module.eval(), spec, groups, trace_sizes)
+        weights.move_out(program.model.graph.initializers.values())
+        graph = program.model_proto
         _strip(graph)
-        weights.move_out(graph.graph.initializer)
         onnx.save_model(graph, folder / name)
-    weights.write()
-    for name in (ENCODER_FILE, DECODER_FILE):
+    for name, *_ in graphs:
         onnx.checker.check_model(folder / name)
 
 
@@ -115,7 +115,9 @@ def write_product(folder: Path) -> None:
     onnx.save_model(model, folder / PRODUCT_FILE)
 
 
-def _trace(module: nn.Module, spec: GraphSpec, groups: tuple[int, ...], sizes: Mapping[str, int]) -> onnx.ModelProto:
+def _trace(
+    module: nn.Module, spec: GraphSpec, groups: tuple[int, ...], sizes: Mapping[str, int]
+) -> torch.onnx.ONNXProgram:
     """Export one module; `groups` says how many of the inputs each argument takes, a list where it is several."""
     axes = {name: Dim(name) for tensor in spec.inputs for name in tensor.axes if isinstance(name, str)}
     examples = [_example(tensor, sizes) for tensor in spec.inputs]
@@ -133,7 +135,7 @@ def _trace(module: nn.Module, spec: GraphSpec, groups: tuple[int, ...], sizes: M
         )
     if program is None:
         raise RuntimeError("torch.onnx.export gave no program")
-    return program.model_proto
+    return program
 
 
 def _example(tensor: TensorSpec, sizes: Mapping[str, int]) -> Tensor:
@@ -179,37 +181,44 @@ def _parts(graph: onnx.GraphProto) -> Iterator[Message]:
                 yield from _parts(attribute.g)
 
 
-@dataclass
 class WeightsFile:
-    """External data of several graphs, in which each tensor is stored once, whatever it is called where."""
+    """External data of several graphs, in which each tensor is stored once, whatever it is called where.
 
-    path: Path
-    _blocks: list[bytes] = field(default_factory=list)
-    _offsets: dict[str, int] = field(default_factory=dict)
-    _size: int = 0
+    Tensors go to the file one by one: of a large model there is never a second copy in memory.
+    """
 
-    def move_out(self, tensors: Iterable[onnx.TensorProto]) -> None:
-        """Replace the data of each large tensor by its place in the file."""
-        for tensor in tensors:
-            data = onnx.numpy_helper.to_array(tensor).tobytes() if not uses_external_data(tensor) else b""
-            if len(data) < INLINE_BYTES:
-                continue
-            offset = self._place(data)
-            tensor.raw_data = data
-            set_external_data(tensor, self.path.name, offset=offset, length=len(data))
-            tensor.ClearField("raw_data")
+    def __init__(self, path: Path) -> None:
+        """Begins an empty file at `path`."""
+        self._path = path
+        self._offsets: dict[str, int] = {}
+        self._size = 0
+        path.touch()
 
-    def _place(self, data: bytes) -> int:
+    def move_out(self, values: Iterable[ir.Value]) -> None:
+        """Replace the data of each large constant by its place in the file."""
+        with self._path.open("ab") as file:
+            for value in values:
+                tensor = value.const_value
+                if tensor is None or tensor.nbytes < INLINE_BYTES:
+                    continue
+                data = tensor.tobytes()
+                value.const_value = ir.ExternalTensor(
+                    self._path.name,
+                    self._place(data, file),
+                    len(data),
+                    tensor.dtype,
+                    shape=ir.Shape(tensor.shape.numpy()),
+                    name=value.name or "",
+                    base_dir=self._path.parent,
+                )
+
+    def _place(self, data: bytes, file: BinaryIO) -> int:
         digest = hashlib.sha256(data).hexdigest()
         if digest not in self._offsets:
             alignment = PAGE if len(data) >= PAGE else 64
             padding = -self._size % alignment
             self._offsets[digest] = self._size + padding
-            self._blocks += [bytes(padding), data]
+            file.write(bytes(padding))
+            file.write(data)
             self._size += padding + len(data)
         return self._offsets[digest]
-
-    def write(self) -> None:
-        """Write the file."""
-        with self.path.open("wb") as file:
-            file.writelines(self._blocks)

@@ -40,6 +40,7 @@ from dragoman.export.verify import (
 )
 from dragoman.model.checkpoint import Checkpoint
 from dragoman.model.greedy import Output, greedy, pad
+from dragoman.model.tokenizers import Tokenizer
 
 SIZES = ((1, 1, 1), (1, 19, 2), (3, 2, 11), (8, 5, 3), (2, 64, 40))
 """Batch, source and target at which graphs are held against PyTorch; none was traced."""
@@ -52,7 +53,10 @@ class Sample:
     """Texts that a checkpoint is proven on, and the reference decoder's answers."""
 
     texts: tuple[str, ...]
+    languages: tuple[tuple[str, str], ...]
+    """Of each, the source's and the target's."""
     sources: tuple[tuple[int, ...], ...]
+    prompts: tuple[tuple[int, ...], ...]
     outputs: tuple[Output, ...]
 
 
@@ -65,21 +69,40 @@ class Proof:
 
 
 def translate_sample(checkpoint: Checkpoint, texts: Sequence[str]) -> Sample:
-    """The reference decoder's answers; texts beyond the model's limit are left out."""
-    rules = checkpoint.config.decoding
-    encoded = [(text, checkpoint.tokenizer.encode(text)) for text in texts]
-    kept = [(text, ids) for text, ids in encoded if 1 < len(ids) <= rules.max_source_tokens]
-    order = sorted(range(len(kept)), key=lambda index: len(kept[index][1]))
+    """The reference decoder's answers, each text from and to another language where there are several.
+
+    Blank texts, and those beyond the model's limit, are left out.
+    """
+    rules, tokenizer = checkpoint.config.decoding, checkpoint.tokenizer
+    kept: list[tuple[str, tuple[str, str], tuple[int, ...]]] = []
+    for index, text in enumerate(texts):
+        pair = _languages(tokenizer, index)
+        ids = tokenizer.encode(text, *pair)
+        if len(ids) <= rules.max_source_tokens and ids != tokenizer.encode("", *pair):
+            kept.append((text, pair, tuple(ids)))
+    sources = tuple(ids for _, _, ids in kept)
+    prompts = tuple(tokenizer.prompt(target) for _, (_, target), _ in kept)
+    order = sorted(range(len(kept)), key=lambda index: len(sources[index]))
     outputs: dict[int, Output] = {}
     for start in range(0, len(order), REFERENCE_ROWS):
         rows = order[start : start + REFERENCE_ROWS]
-        answers = greedy(checkpoint.model, rules, [kept[row][1] for row in rows])
+        answers = greedy(
+            checkpoint.model, rules, [sources[row] for row in rows], prompts=[prompts[row] for row in rows]
+        )
         outputs.update(zip(rows, answers, strict=True))
     return Sample(
-        tuple(text for text, _ in kept),
-        tuple(tuple(ids) for _, ids in kept),
+        tuple(text for text, _, _ in kept),
+        tuple(pair for _, pair, _ in kept),
+        sources,
+        prompts,
         tuple(outputs[index] for index in range(len(kept))),
     )
+
+
+def _languages(tokenizer: Tokenizer, index: int) -> tuple[str, str]:
+    """From which language and to which text `index` is; each has its turn."""
+    sources, targets = tokenizer.source_languages or ("",), tokenizer.target_languages or ("",)
+    return sources[index % len(sources)], targets[(index + 1) % len(targets)]
 
 
 def prove(
@@ -98,6 +121,9 @@ def prove(
     `float32` is what float32 answers to the same texts, where the precision is another; `accept_loss` lets it differ
     by any amount. `scratch` is an empty folder for the same graphs with their logits shown. Raises VerificationError
     that names the first check which failed and by how much.
+
+    A large model is never in memory twice: `reference` loses its weights once they were compared, and one decoder is
+    closed before the next is opened.
     """
     tolerance = TOLERANCES[bundle.manifest.precision]
     checks: list[Check] = []
@@ -110,9 +136,12 @@ def prove(
     for name in (ENCODER_FILE, DECODER_FILE, WEIGHTS_FILE):
         shutil.copyfile(bundle.path(name), scratch / name)
     show_logits(scratch)
-    with_logits = GraphDecoder(Bundle(scratch, bundle.manifest), threads, logits=True)
-    shapes, values, figures["largest_difference"] = check_values(reference, with_logits, tolerance.value)
+    with_logits = Bundle(scratch, bundle.manifest)
+    shapes, values, figures["largest_difference"] = check_values(
+        reference, GraphDecoder(with_logits, threads, logits=True, packed=False), tolerance.value
+    )
     checks += [shapes, values]
+    reference.model.to("meta")
 
     decoder = GraphDecoder(bundle, threads)
     limits = [reference.config.decoding.output_limit(len(source)) for source in sample.sources]
@@ -121,19 +150,21 @@ def prove(
     checks.append(cached)
 
     progress("greedy tokens")
-    alone = decode_alone(decoder, sample.sources, limits)
+    alone = decode_alone(decoder, sample.sources, limits, sample.prompts)
     tokens, figures["greedy_tokens"] = check_tokens(alone, sample, tolerance)
     checks.append(tokens)
 
     progress("alone equals batched")
-    batched = compare_batches(decoder, sample.sources, limits, alone)
+    batched = compare_batches(decoder, sample.sources, limits, alone, sample.prompts)
     checks.append(batched)
     figures["alone_equals_batched"] = {"texts": len(alone), "equal": len(alone), "detail": batched.detail}
 
     if float32 is not None:
         progress("loss of precision")
+        del decoder
+        bounds = LOSSES[bundle.manifest.precision]
         loss, figures["loss_of_precision"] = check_loss(
-            with_logits, float32, LOSSES[bundle.manifest.precision], accept_loss
+            GraphDecoder(with_logits, threads, logits=True), float32, bounds, accept_loss
         )
         checks.append(loss)
     return Proof(tuple(checks), figures)
@@ -143,10 +174,10 @@ def check_names_and_axes(bundle: Bundle) -> Check:
     """Names, types and axes of both files are those of `export.graphs`, in its order."""
     size, precision = bundle.manifest.dimensions, bundle.manifest.precision
     faults: list[str] = []
-    for name, spec in (
-        (ENCODER_FILE, encoder_spec(size, precision)),
-        (DECODER_FILE, decoder_spec(size, precision, logits=False)),
-    ):
+    specs = {ENCODER_FILE: encoder_spec(size, precision)}
+    if bundle.manifest.translates:
+        specs[DECODER_FILE] = decoder_spec(size, precision, logits=False)
+    for name, spec in specs.items():
         graph = onnx.load(bundle.path(name), load_external_data=False).graph
         faults += [f"{name}: {fault}" for fault in _graph_faults(graph, spec)]
     if faults:
@@ -207,12 +238,12 @@ def _differences(
     real = (torch.arange(ids.shape[1]) < lengths[:, None]).numpy()
     chosen = np.setdiff1d(np.arange(config.target_vocabulary), rules.suppressed_ids)
     return {
-        "encoder states": _largest(states[real], right_states.numpy()[real]),
-        "logits": _largest(logits[:, :, chosen], right_logits.numpy()[:, :, chosen]),
+        "encoder states": largest_difference(states[real], right_states.numpy()[real]),
+        "logits": largest_difference(logits[:, :, chosen], right_logits.numpy()[:, :, chosen]),
     }
 
 
-def _largest(found: NDArray[Any], right: NDArray[Any]) -> float:
+def largest_difference(found: NDArray[Any], right: NDArray[Any]) -> float:
     """The largest difference, relative to 1 or to the value itself."""
     return float(np.max(np.abs(found - right) / np.maximum(1.0, np.abs(right))))
 
@@ -223,20 +254,20 @@ def check_cached(decoder: GraphDecoder, sample: Sample, tolerance: Tolerance) ->
     differences: list[float] = []
     for rows in shuffled_batches(len(sample.sources), REFERENCE_ROWS):
         targets = [sample.outputs[row].tokens for row in rows]
-        found = decoder.force([sample.sources[row] for row in rows], targets)
-        for index, row in enumerate(rows):
-            right = sample.outputs[row]
-            for step, margin in enumerate(right.margins):
-                if margin < tolerance.margin:
+        prompts = [sample.prompts[row] for row in rows]
+        for step, found in enumerate(decoder.force([sample.sources[row] for row in rows], targets, prompts)):
+            for index, row in enumerate(rows):
+                right = sample.outputs[row]
+                if step >= len(right.margins) or right.margins[step] < tolerance.margin:
                     continue
-                token = int(found[step]["next_token"][index, 0])
+                token = int(found["next_token"][index, 0])
                 if token != right.tokens[step]:
                     raise VerificationError(
                         f"cached equals uncached: text {row}, step {step} chooses {token}, "
-                        f"the reference {right.tokens[step]} by a margin of {margin:.1e}"
+                        f"the reference {right.tokens[step]} by a margin of {right.margins[step]:.1e}"
                     )
                 steps += 1
-                differences.append(abs(float(found[step]["log_prob"][index]) - right.log_probs[step]))
+                differences.append(abs(float(found["log_prob"][index]) - right.log_probs[step]))
     worst = float(np.max(differences))
     if not worst <= tolerance.log_prob:
         raise VerificationError(f"cached equals uncached: a log-probability differs by {worst:.1e}")
@@ -248,7 +279,7 @@ def check_tokens(found: Sequence[Decoded], sample: Sample, tolerance: Tolerance)
     """Greedy tokens equal the reference's, each text up to its first step whose margin is too small to tell."""
     whole = 0
     for index, (output, right) in enumerate(zip(found, sample.outputs, strict=True)):
-        sure = sure_steps(right.margins, tolerance.margin)
+        sure = sure_steps(right.margins, tolerance.margin, len(right.tokens))
         whole += sure == len(right.tokens)
         if output.tokens[:sure] != right.tokens[:sure]:
             at = first_difference(output.tokens, right.tokens)
@@ -272,11 +303,12 @@ def check_loss(decoder: GraphDecoder, float32: Sample, most: Loss, accept: bool)
     drops: list[float] = []
     for rows in shuffled_batches(len(float32.sources), REFERENCE_ROWS):
         outputs = [float32.outputs[row] for row in rows]
-        found = decoder.force([float32.sources[row] for row in rows], [output.tokens for output in outputs])
+        prompts = [float32.prompts[row] for row in rows]
+        found = decoder.force([float32.sources[row] for row in rows], [output.tokens for output in outputs], prompts)
         for step, arrays in enumerate(found):
             log_probs = log_softmax(arrays["logits"])
             for index, output in enumerate(outputs):
-                if step < len(output.tokens):
+                if step < len(output.log_probs):
                     agreed.append(int(arrays["next_token"][index, 0]) == output.tokens[step])
                     drops.append(output.log_probs[step] - float(log_probs[index, output.tokens[step]]))
     agreement, drop = float(np.mean(agreed)), float(np.mean(drops))

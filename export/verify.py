@@ -7,6 +7,7 @@ that each can be held against the other.
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,7 +27,7 @@ from dragoman.export.graphs import (
     updated,
 )
 from dragoman.export.precision import TOLERANCES, Tolerance
-from dragoman.model.tokenizer import SentencePieceTokenizer
+from dragoman.model.tokenizers import open_tokenizer
 
 Progress = Callable[[str], None]
 Provider = Literal["cpu", "cuda"]
@@ -35,6 +36,9 @@ PROVIDERS: dict[Provider, str] = {"cpu": "CPUExecutionProvider", "cuda": "CUDAEx
 
 BATCHES = (2, 3, 8, 32)
 """Rows that run together when answers of batches are held against answers alone."""
+
+SAME_STATE = 1e-5
+"""By how much a state may differ beside others from the same text's alone."""
 
 PRODUCT_TERMS = 64
 """How many products the known answer sums."""
@@ -62,23 +66,24 @@ class Decoded:
 
     tokens: tuple[int, ...]
     log_probs: tuple[float, ...]
+    """Of each token that was chosen: of all but one that was forced at the limit."""
 
 
+Ids = Sequence[int]
 Arrays = dict[str, NDArray[Any]]
 
 
-class GraphDecoder:
-    """Greedy decoding over a bundle's graphs. Checks the shape of whatever they give."""
+class GraphEncoder:
+    """A bundle's encoder. Checks the shape of whatever it gives."""
 
-    def __init__(self, bundle: Bundle, threads: int, *, logits: bool = False, provider: Provider = "cpu") -> None:
-        """Open the graphs. Raises VerificationError where `provider` cannot be had."""
-        self._encoder, self._decoder = (
-            _open(bundle.path(name), threads, provider) for name in (ENCODER_FILE, DECODER_FILE)
-        )
+    def __init__(self, bundle: Bundle, threads: int, *, provider: Provider = "cpu", packed: bool = True) -> None:
+        """Open the graph. Raises VerificationError where `provider` cannot be had.
+
+        `packed`, as when serving, ONNX Runtime copies weights into an order of its own; else they stay in their file.
+        """
+        self._encoder = _open(bundle.path(ENCODER_FILE), threads, provider, packed)
         self._rules = bundle.manifest.decoding
-        size, precision = bundle.manifest.dimensions, bundle.manifest.precision
-        self._encoder_spec = encoder_spec(size, precision)
-        self._decoder_spec = decoder_spec(size, precision, logits)
+        self._encoder_spec = encoder_spec(bundle.manifest.dimensions, bundle.manifest.precision)
 
     def encode(self, sources: Sequence[Sequence[int]]) -> Arrays:
         """The encoder's outputs by name, for sources padded to one width."""
@@ -86,32 +91,70 @@ class GraphDecoder:
         sizes = {"batch": ids.shape[0], "source": ids.shape[1]}
         return _run(self._encoder, self._encoder_spec, {"input_ids": ids, "source_lengths": lengths}, sizes)
 
-    def decode(self, sources: Sequence[Sequence[int]], limits: Sequence[int]) -> list[Decoded]:
-        """Translate `sources` in one batch; output `i` holds at most `limits[i]` tokens."""
+    def states(self, sources: Sequence[Ids]) -> list[NDArray[np.float32]]:
+        """The states of each source's own tokens, [tokens, model]."""
+        hidden = self.encode(sources)["hidden"]
+        return [rows[: len(source)] for rows, source in zip(hidden, sources, strict=True)]
+
+
+class GraphDecoder(GraphEncoder):
+    """Greedy decoding over a bundle's graphs. Checks the shape of whatever they give."""
+
+    def __init__(
+        self, bundle: Bundle, threads: int, *, logits: bool = False, provider: Provider = "cpu", packed: bool = True
+    ) -> None:
+        """Open both graphs. See `GraphEncoder`."""
+        super().__init__(bundle, threads, provider=provider, packed=packed)
+        self._decoder = _open(bundle.path(DECODER_FILE), threads, provider, packed)
+        self._decoder_spec = decoder_spec(bundle.manifest.dimensions, bundle.manifest.precision, logits)
+
+    def decode(
+        self, sources: Sequence[Ids], limits: Sequence[int], prompts: Sequence[Ids] | None = None
+    ) -> list[Decoded]:
+        """Translate `sources` in one batch; output `i` holds at most `limits[i]` tokens.
+
+        `prompts`, all of one length, are what the decoder is fed before its first choice; the start token alone where
+        not given.
+        """
+        rules = self._rules
         tokens: list[list[int]] = [[] for _ in sources]
         log_probs: list[list[float]] = [[] for _ in sources]
         unfinished = set(range(len(sources)))
-        step = self.begin(sources, max(limits))
-        fed = [self._rules.start_id] * len(sources)
+        *given, fed = self._columns(prompts or [(rules.start_id,)] * len(sources))
+        step = self.begin(sources, len(given) + max(limits))
+        for column in given:
+            step(column)
         while unfinished:
             found = step(fed)
             fed = found["next_token"][:, 0].tolist()
             for row in sorted(unfinished):
-                tokens[row].append(fed[row])
-                log_probs[row].append(float(found["log_prob"][row]))
-                if fed[row] in self._rules.end_ids or len(tokens[row]) == limits[row]:
+                ended, full = fed[row] in rules.end_ids, len(tokens[row]) + 1 == limits[row]
+                if full and not ended and rules.forced_end_id is not None:
+                    tokens[row].append(rules.forced_end_id)
+                else:
+                    tokens[row].append(fed[row])
+                    log_probs[row].append(float(found["log_prob"][row]))
+                if ended or full:
                     unfinished.remove(row)
         return [Decoded(tuple(t), tuple(p)) for t, p in zip(tokens, log_probs, strict=True)]
 
-    def force(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> list[Arrays]:
+    def force(
+        self, sources: Sequence[Ids], targets: Sequence[Ids], prompts: Sequence[Ids] | None = None
+    ) -> Iterator[Arrays]:
         """What each step finds where a row's output so far is that of `targets`, whatever was chosen before.
 
-        One entry a step, up to the longest target's last token.
+        One entry a step, from the first after the prompt up to the longest target's last token. `prompts` are as in
+        `decode`. Each is made when it is asked for, since logits of all steps may be more than memory holds.
         """
-        longest = max(len(target) for target in targets)
-        fed, _ = pad([[self._rules.start_id, *target[:-1]] for target in targets], self._rules.pad_id)
-        step = self.begin(sources, longest)
-        return [step(column) for column in fed.T[:longest]]
+        begun = prompts or [(self._rules.start_id,)] * len(sources)
+        before = len(begun[0]) - 1
+        columns = self._columns([[*prompt, *target[:-1]] for prompt, target in zip(begun, targets, strict=True)])
+        step = self.begin(sources, len(columns))
+        return islice(map(step, columns), before, None)
+
+    def _columns(self, rows: Sequence[Ids]) -> list[list[int]]:
+        """The ids of each step, for rows that are fed one after another; a row that is shorter goes on with padding."""
+        return [list(column) for column in zip_longest(*rows, fillvalue=self._rules.pad_id)]
 
     def begin(self, sources: Sequence[Sequence[int]], capacity: int) -> Callable[[Sequence[int]], Arrays]:
         """Encode, and give a function that feeds one token a row to the next step, at most `capacity` times."""
@@ -143,8 +186,10 @@ class GraphDecoder:
         return step
 
 
-def _open(path: Path, threads: int, provider: Provider) -> onnxruntime.InferenceSession:
+def _open(path: Path, threads: int, provider: Provider, packed: bool) -> onnxruntime.InferenceSession:
     options = onnxruntime.SessionOptions()
+    if not packed:
+        options.add_session_config_entry("session.disable_prepacking", "1")
     options.intra_op_num_threads = threads
     options.log_severity_level = ERRORS_ONLY
     # A proof has time; threads that spin between products would only take it from whoever else is at work.
@@ -180,12 +225,11 @@ def verify_bundle(
     """
     tell = progress or (lambda _name: None)
     golden = bundle.golden()
-    decoder = GraphDecoder(bundle, threads, provider=provider)
     sources = [text.source_ids for text in golden]
     tell("tokenizer")
-    tokenizer = SentencePieceTokenizer(bundle.path(TOKENIZER_FOLDER))
+    tokenizer = open_tokenizer(bundle.path(TOKENIZER_FOLDER))
     for index, text in enumerate(golden):
-        if tuple(tokenizer.encode(text.text)) != text.source_ids:
+        if tuple(tokenizer.encode(text.text, text.source_language, text.target_language)) != text.source_ids:
             raise VerificationError(f"tokenizer: text {index} of {GOLDEN_FILE} gives other ids than at export")
     checks = [Check("tokenizer", f"{len(golden)} texts give the ids they gave at export")]
 
@@ -194,12 +238,21 @@ def verify_bundle(
         checks.append(check_product(bundle))
 
     tell("golden answers")
+    if not bundle.manifest.translates:
+        encoder = GraphEncoder(bundle, threads, provider=provider)
+        states = states_alone(encoder, sources)
+        checks.append(check_golden_states(states, golden, TOLERANCES[bundle.manifest.precision]))
+        tell("alone equals batched")
+        return (*checks, compare_states(encoder, sources, states, strict=provider == "cpu"))
+
+    decoder = GraphDecoder(bundle, threads, provider=provider)
     limits = [len(text.tokens) for text in golden]
-    alone = decode_alone(decoder, sources, limits)
+    prompts = [tokenizer.prompt(text.target_language) for text in golden]
+    alone = decode_alone(decoder, sources, limits, prompts)
     checks.append(check_golden(alone, golden, TOLERANCES[bundle.manifest.precision]))
 
     tell("alone equals batched")
-    checks.append(compare_batches(decoder, sources, limits, alone, strict=provider == "cpu"))
+    checks.append(compare_batches(decoder, sources, limits, alone, prompts, strict=provider == "cpu"))
     return tuple(checks)
 
 
@@ -219,16 +272,21 @@ def check_product(bundle: Bundle) -> Check:
     return Check("known product", f"8-bit products are summed exactly ({right})")
 
 
-def decode_alone(decoder: GraphDecoder, sources: Sequence[Sequence[int]], limits: Sequence[int]) -> list[Decoded]:
+def decode_alone(
+    decoder: GraphDecoder, sources: Sequence[Ids], limits: Sequence[int], prompts: Sequence[Ids] | None = None
+) -> list[Decoded]:
     """Each source by itself."""
-    return [decoder.decode([source], [limit])[0] for source, limit in zip(sources, limits, strict=True)]
+    return [
+        decoder.decode([source], [limits[row]], prompts and [prompts[row]])[0] for row, source in enumerate(sources)
+    ]
 
 
 def compare_batches(
     decoder: GraphDecoder,
-    sources: Sequence[Sequence[int]],
+    sources: Sequence[Ids],
     limits: Sequence[int],
     alone: Sequence[Decoded],
+    prompts: Sequence[Ids] | None = None,
     *,
     strict: bool = True,
 ) -> Check:
@@ -239,7 +297,11 @@ def compare_batches(
     compared = equal = same = 0
     for size in BATCHES:
         for rows in shuffled_batches(len(sources), size):
-            outputs = decoder.decode([sources[row] for row in rows], [limits[row] for row in rows])
+            outputs = decoder.decode(
+                [sources[row] for row in rows],
+                [limits[row] for row in rows],
+                prompts and [prompts[row] for row in rows],
+            )
             for row, output in zip(rows, outputs, strict=True):
                 if strict and output.tokens != alone[row].tokens:
                     raise VerificationError(
@@ -255,6 +317,50 @@ def compare_batches(
     return Check("alone equals batched", detail)
 
 
+def states_alone(encoder: GraphEncoder, sources: Sequence[Ids]) -> list[NDArray[np.float32]]:
+    """The states of each source encoded by itself."""
+    return [encoder.states([source])[0] for source in sources]
+
+
+def compare_states(
+    encoder: GraphEncoder, sources: Sequence[Ids], alone: Sequence[NDArray[np.float32]], *, strict: bool = True
+) -> Check:
+    """As `compare_batches`, for states: those of a text beside others against those of the text alone."""
+    compared = same = 0
+    worst = 0.0
+    for size in BATCHES:
+        for rows in shuffled_batches(len(sources), size):
+            for row, found in zip(rows, encoder.states([sources[row] for row in rows]), strict=True):
+                difference = float(np.abs(found - alone[row]).max())
+                if strict and not difference <= SAME_STATE:
+                    raise VerificationError(
+                        f"alone equals batched: a state of text {row} differs by {difference:.1e} "
+                        f"in a batch of {len(rows)}"
+                    )
+                compared += 1
+                same += difference == 0.0
+                worst = max(worst, difference)
+    sizes = ", ".join(map(str, BATCHES))
+    detail = f"{compared} rows in batches of {sizes}: states within {worst:.1e}, those of {same} bit-equal"
+    return Check("alone equals batched", detail)
+
+
+def check_golden_states(
+    found: Sequence[NDArray[np.float32]], golden: Sequence[GoldenText], tolerance: Tolerance
+) -> Check:
+    """The mean of each text's states is the reference's."""
+    worst = 0.0
+    for index, (states, right) in enumerate(zip(found, golden, strict=True)):
+        difference = float(np.abs(states.mean(axis=0) - right.mean_state).max())
+        if not difference <= tolerance.value:
+            raise VerificationError(
+                f"golden answers: the mean state of text {index} differs by {difference:.1e}, "
+                f"the bound is {tolerance.value:.0e}"
+            )
+        worst = max(worst, difference)
+    return Check("golden answers", f"{len(golden)} texts, mean states within {worst:.1e}")
+
+
 def shuffled_batches(count: int, size: int) -> Iterator[list[int]]:
     """The numbers below `count` in batches of `size`, in an order that is random and always the same."""
     order = list(range(count))
@@ -268,11 +374,12 @@ def check_golden(found: Sequence[Decoded], golden: Sequence[GoldenText], toleran
     steps = 0
     differences = [0.0]
     for index, (output, right) in enumerate(zip(found, golden, strict=True)):
-        sure = sure_steps(right.margins, tolerance.replay_margin)
+        sure = sure_steps(right.margins, tolerance.replay_margin, len(right.tokens))
         if output.tokens[:sure] != right.tokens[:sure]:
             at = first_difference(output.tokens, right.tokens)
             raise VerificationError(f"golden answers: text {index} gives other tokens than the reference, from {at} on")
-        differences += np.abs(np.subtract(output.log_probs[:sure], right.log_probs[:sure])).tolist()
+        pairs = zip(output.log_probs[:sure], right.log_probs[:sure], strict=False)
+        differences += [abs(found_one - right_one) for found_one, right_one in pairs]
         steps += sure
     worst = float(np.max(differences))
     if not worst <= tolerance.log_prob:
@@ -282,9 +389,9 @@ def check_golden(found: Sequence[Decoded], golden: Sequence[GoldenText], toleran
     return Check("golden answers", detail)
 
 
-def sure_steps(margins: Sequence[float], least: float) -> int:
-    """How many steps come before the first whose two best logits lie closer than `least`: noise may decide that one."""
-    return next((step for step, margin in enumerate(margins) if margin < least), len(margins))
+def sure_steps(margins: Sequence[float], least: float, steps: int) -> int:
+    """How many of `steps` come before the first whose two best logits lie closer than `least`: noise may decide it."""
+    return next((step for step, margin in enumerate(margins) if margin < least), steps)
 
 
 def first_difference(left: Sequence[int], right: Sequence[int]) -> int:

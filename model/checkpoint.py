@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
-from torch import Tensor
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
 
-from dragoman.model.config import CheckpointConfig
+from dragoman.model.config import CheckpointConfig, DecodingRules, TransformerConfig
 from dragoman.model.folders import replacing
-from dragoman.model.tokenizer import SentencePieceTokenizer
+from dragoman.model.tokenizers import Tokenizer, open_tokenizer
 from dragoman.model.transformer import Transformer
 
 CONFIG_FILE = "config.json"
@@ -26,7 +26,7 @@ class Checkpoint:
 
     config: CheckpointConfig
     model: Transformer
-    tokenizer: SentencePieceTokenizer
+    tokenizer: Tokenizer
 
 
 def load_checkpoint(folder: Path) -> Checkpoint:
@@ -39,29 +39,75 @@ def load_checkpoint(folder: Path) -> Checkpoint:
         if not (folder / name).is_file():
             raise FileNotFoundError(f"{folder / name}: missing; a checkpoint holds {CONFIG_FILE} and {WEIGHTS_FILE}")
     config = CheckpointConfig.load(folder / CONFIG_FILE)
-    tokenizer = SentencePieceTokenizer(folder / TOKENIZER_FOLDER)
-    for name in ("source_vocabulary", "target_vocabulary"):
-        rows = getattr(config.architecture, name)
-        if tokenizer.vocabulary != rows:
-            raise ValueError(f"{folder}: {name} must be the tokenizer's {tokenizer.vocabulary} pieces, is {rows}")
-    model = Transformer(config.architecture)
-    load_weights(model, read_weights(folder / WEIGHTS_FILE), where=str(folder / WEIGHTS_FILE))
-    return Checkpoint(config, model.eval(), tokenizer)
+    tokenizer = open_tokenizer(folder / TOKENIZER_FOLDER)
+    for name, rows, pieces in (
+        ("source_vocabulary", config.architecture.source_vocabulary, tokenizer.vocabulary),
+        ("target_vocabulary", config.architecture.target_vocabulary, tokenizer.target_vocabulary),
+    ):
+        if pieces != rows:
+            raise ValueError(f"{folder}: {name} must be the tokenizer's {pieces} pieces, is {rows}")
+    check_prompts(config.decoding, tokenizer, where=str(folder))
+    model = empty_model(config.architecture)
+    weights = read_weights(folder / WEIGHTS_FILE)
+    check_weights(model, weights, where=str(folder / WEIGHTS_FILE))
+    fill_model(model, weights)
+    return Checkpoint(config, model, tokenizer)
+
+
+def check_prompts(rules: DecodingRules, tokenizer: Tokenizer, where: str) -> None:
+    """Raise ValueError, beginning with `where`, unless the tokenizer prompts with as many tokens as the rules say.
+
+    Where its prompts all begin with one token, that must be the rules' start token, too.
+    """
+    prompts = [tokenizer.prompt(language) for language in tokenizer.target_languages or ("",)]
+    lengths, first = {len(prompt) for prompt in prompts}, {prompt[0] for prompt in prompts}
+    if lengths != {rules.prompt_tokens}:
+        fed = ", ".join(map(str, sorted(lengths)))
+        raise ValueError(f"{where}: decoding.prompt_tokens must be the tokenizer's {fed}, is {rules.prompt_tokens}")
+    if len(first) == 1 and rules.start_id not in first:
+        raise ValueError(f"{where}: decoding.start_id must be the tokenizer's {first.pop()}, is {rules.start_id}")
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file, as float32. Raises ValueError for a file that is none."""
+    """The tensors of a safetensors file, mapped rather than read. Raises ValueError for a file that is none."""
     try:
-        return {name: tensor.float() for name, tensor in load_file(path).items()}
+        with safe_open(path, "pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise ValueError(f"{path}: not a whole safetensors file: {error}") from error
 
 
+def empty_model(config: TransformerConfig) -> Transformer:
+    """A model in eval mode whose weights have shapes, and as yet no memory."""
+    with torch.device("meta"):
+        return Transformer(config).eval()
+
+
+def fill_model(model: Transformer, weights: Mapping[str, Tensor]) -> None:
+    """Give an `empty_model` these weights as float32, named as `own_weights` names them; what is tied stays tied.
+
+    Tensors that are float32 already are not copied.
+    """
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    made = {parameter: nn.Parameter(weights[name].float()) for parameter, name in names.items()}
+    for module in model.modules():
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            module.register_parameter(name, made[parameter])
+
+
 def load_weights(model: Transformer, weights: Mapping[str, Tensor], where: str) -> None:
-    """Put `weights` into the model; every tensor is used or refused by name, none is left to chance.
+    """Copy `weights` into the model; every tensor is used or refused by name, none is left to chance.
 
     Raises ValueError, beginning with `where`, that names the tensors at fault.
     """
+    check_weights(model, weights, where)
+    with torch.no_grad():
+        for name, tensor in own_weights(model).items():
+            tensor.copy_(weights[name])
+
+
+def check_weights(model: Transformer, weights: Mapping[str, Tensor], where: str) -> None:
+    """Raises ValueError, beginning with `where`, that names each tensor which is missing, unknown or misshapen."""
     expected = own_weights(model)
     faults = [f"{name} is missing" for name in sorted(expected.keys() - weights.keys())]
     faults += [f"{name} is not part of this architecture" for name in sorted(weights.keys() - expected.keys())]
@@ -72,9 +118,6 @@ def load_weights(model: Transformer, weights: Mapping[str, Tensor], where: str) 
     ]
     if faults:
         raise ValueError(f"{where}: {'; '.join(faults)}")
-    with torch.no_grad():
-        for name, tensor in expected.items():
-            tensor.copy_(weights[name])
 
 
 def own_weights(model: Transformer) -> dict[str, Tensor]:

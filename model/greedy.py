@@ -16,13 +16,13 @@ class Output:
     """What one source was translated to."""
 
     tokens: tuple[int, ...]
-    """The chosen ids, the end token included if there was one."""
+    """The ids after the prompt, the end token included if there was one."""
 
     log_probs: tuple[float, ...]
-    """The natural log-probability of each chosen token."""
+    """The natural log-probability of each chosen token: of all but one that was forced at the limit."""
 
     margins: tuple[float, ...]
-    """By how much the largest logit beat the next, at each step; where it is tiny, noise may decide."""
+    """By how much the largest logit beat the next, where `log_probs` are; where it is tiny, noise may decide."""
 
     finish: Literal["end", "length"]
     """Whether an end token was chosen, or the limit was reached first."""
@@ -34,21 +34,27 @@ def greedy(
     rules: DecodingRules,
     sources: Sequence[Sequence[int]],
     limits: Sequence[int] | None = None,
+    prompts: Sequence[Sequence[int]] | None = None,
 ) -> list[Output]:
     """Translate a batch of sources (ids with their end tokens), recomputing the whole prefix each step.
 
-    The model must be in eval mode. `limits` holds each source's most output tokens, at least 1 and at most the model's
-    max_positions; the rules' own where not given. Raises ValueError for limits that are not so.
+    The model must be in eval mode. `limits` holds each source's most output tokens, at least 1 and at most what the
+    model's max_positions leave after the prompt; the rules' own where not given. `prompts`, all of one length, are what
+    the decoder is fed before its first choice; the start token alone where not given. Raises ValueError for limits or
+    prompts that are not so.
     """
+    begun = [[rules.start_id]] * len(sources) if prompts is None else [list(prompt) for prompt in prompts]
+    if len(begun) != len(sources) or len(set(map(len, begun))) > 1 or not all(begun):
+        raise ValueError(f"prompts must be {len(sources)} of one length, at least 1, are {begun}")
     caps = [rules.output_limit(len(ids)) for ids in sources] if limits is None else list(limits)
-    most = model.config.max_positions
+    most = model.config.max_positions - max(map(len, begun), default=1) + 1
     if len(caps) != len(sources) or not all(1 <= cap <= most for cap in caps):
         raise ValueError(f"limits must be {len(sources)} numbers from 1 to {most}, are {caps}")
     if not sources:
         return []
     source, lengths = pad(sources, rules.pad_id)
     states = model.encode(source, lengths)
-    target = torch.full((len(sources), 1), rules.start_id)
+    target = torch.tensor(begun)
     columns: list[tuple[Tensor, Tensor, Tensor]] = []
     ended = torch.zeros(len(sources), dtype=torch.bool)
     ends = torch.tensor(rules.end_ids)
@@ -68,11 +74,14 @@ def greedy(
 def _row(columns: list[tuple[Tensor, Tensor, Tensor]], row: int, rules: DecodingRules, cap: int) -> Output:
     tokens = [int(token[row]) for token, _, _ in columns[:cap]]
     end = next((i for i, token in enumerate(tokens) if token in rules.end_ids), None)
-    count = len(tokens) if end is None else end + 1
+    chosen = tokens[: cap if end is None else end + 1]
+    forced: list[int] = []
+    if end is None and rules.forced_end_id is not None:
+        chosen, forced = chosen[:-1], [rules.forced_end_id]
     return Output(
-        tuple(tokens[:count]),
-        tuple(float(log_prob[row]) for _, log_prob, _ in columns[:count]),
-        tuple(float(margin[row]) for _, _, margin in columns[:count]),
+        (*chosen, *forced),
+        tuple(float(log_prob[row]) for _, log_prob, _ in columns[: len(chosen)]),
+        tuple(float(margin[row]) for _, _, margin in columns[: len(chosen)]),
         "length" if end is None else "end",
     )
 

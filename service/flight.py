@@ -30,8 +30,9 @@ class Order:
     index: int
     """Of the text in the request; errors name it."""
     source: tuple[int, ...]
+    prompt: tuple[int, ...]
     max_output: int
-    """As in Sequence: 0 asks for the encoder's states."""
+    """As in Sequence: 0 asks for the encoder's states, and then there is no prompt."""
     scored: bool = True
 
 
@@ -88,7 +89,7 @@ class _Flight:
         self.ended: asyncio.Future[None] = self._loop.create_future()
         """Done when the last one has ended, or the first one has failed."""
         self.sequences = [
-            Sequence(order.source, order.max_output, partial(self._done, place), deadline, order.scored)
+            Sequence(order.source, order.prompt, order.max_output, partial(self._done, place), deadline, order.scored)
             for place, order in enumerate(orders)
         ]
 

@@ -53,22 +53,27 @@ def measure(
 ) -> Iterator[Throughput]:
     """Run the bundle's golden texts over and over, about `seconds` for each of `batches`.
 
-    Raises StartupError where the model cannot be loaded, or has no golden texts.
+    Raises StartupError where the model cannot be loaded, has no golden texts, or does not translate.
     """
-    sources = [text.source_ids for text in bundle.golden()]
+    if not bundle.manifest.translates:
+        raise StartupError(f"{bundle.folder} only embeds; what is measured here is translation")
+    golden = bundle.golden()
+    sources = [text.source_ids for text in golden]
     if not sources:
         raise StartupError(f"{bundle.folder} holds no golden texts to run")
     loaded = load_model(
         bundle, replace(settings, lanes=layout.lanes, threads_per_lane=layout.threads, max_rows=max(batches))
     )
+    prompts = [loaded.tokenizer.prompt(text.target_language) for text in golden]
     for batch in batches:
         with Offline(loaded.runners, bundle.manifest.decoding, batch) as engine:
-            yield run_for(engine, sources, layout, batch, seconds)
+            yield run_for(engine, sources, prompts, layout, batch, seconds)
 
 
 def run_for(
     engine: Offline,
     sources: Sequence[Sequence[int]],
+    prompts: Sequence[Sequence[int]],
     layout: Layout,
     batch: int,
     seconds: float,
@@ -76,10 +81,10 @@ def run_for(
 ) -> Throughput:
     """Run `sources` once to see how long they take, then as often as fits into `seconds`, all at once."""
     started = clock()
-    engine.run(sources)
+    engine.run(sources, prompts=prompts)
     times = max(1, math.floor(seconds / max(clock() - started, 1e-9)))
     started = clock()
-    found = engine.run([*sources] * times)
+    found = engine.run([*sources] * times, prompts=[*prompts] * times)
     taken = clock() - started
     tokens = sum(len(sequence.tokens) for sequence in found)
     return Throughput(layout, batch, tokens / taken, len(found) / taken)

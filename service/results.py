@@ -57,7 +57,8 @@ class Translation:
     output_tokens: int
     """Tokens that the model wrote, the end token counted; 0 for a blank text."""
     score: float | None
-    """Mean natural log-probability of the chosen tokens, the end token included; None for a blank text, and unasked."""
+    """Mean natural log-probability of the chosen tokens, the end token included unless it was forced at the limit; None
+    where nothing was chosen, as for a blank text, and unasked."""
 
 
 @dataclass(frozen=True)
@@ -126,14 +127,14 @@ class ModelInfo:
     source_languages: tuple[str, ...]
     """BCP-47."""
     target_languages: tuple[str, ...]
-    """BCP-47."""
+    """BCP-47; none where the model only embeds."""
     precision: str
     provider: str
     """The execution provider really in use, such as CPUExecutionProvider."""
     max_source_tokens: int
     """The end token counted."""
     max_output_tokens: int
-    """The end token counted."""
+    """The end token counted; 0 where the model only embeds."""
     max_source_characters: int
     embedding_dimension: int
     """Numbers a vector."""

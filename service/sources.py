@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from dragoman.model.tokenizer import Piece, Tokenizer, cut
+from dragoman.model.tokenizers import Piece, Tokenizer, cut
 from dragoman.service.errors import InvalidRequestError, TooLongError
 
 
@@ -20,6 +20,17 @@ class SourceLimits:
 
 
 @dataclass(frozen=True)
+class Pair:
+    """From which language to which; "" where the caller and the model leave it open, or asks for no translation."""
+
+    source: str = ""
+    target: str = ""
+
+
+NO_PAIR = Pair()
+
+
+@dataclass(frozen=True)
 class Source:
     """One text as the model reads it."""
 
@@ -29,6 +40,8 @@ class Source:
     """The same with the bytes they stand for, where that was asked for; else none."""
     truncated: bool
     """Only its beginning is here."""
+    blank: bool
+    """The text held nothing that the model could read."""
 
 
 class SourceReader:
@@ -37,7 +50,6 @@ class SourceReader:
     def __init__(self, tokenizer: Tokenizer, limits: SourceLimits) -> None:
         self._tokenizer = tokenizer
         self._limits = limits
-        self._blank = tuple(tokenizer.encode(""))
 
     def check(self, texts: Sequence[str], truncate: bool) -> None:
         """What can be said before anything is tokenized: the number of texts, and of characters in each.
@@ -55,34 +67,35 @@ class SourceReader:
                 raise TooLongError(index, len(text), self._limits.characters, "characters")
 
     def read(
-        self, texts: Sequence[str], truncate: bool, offsets: bool = False, unwanted: Callable[[], bool] = lambda: False
+        self,
+        texts: Sequence[str],
+        truncate: bool,
+        pair: Pair = NO_PAIR,
+        offsets: bool = False,
+        unwanted: Callable[[], bool] = lambda: False,
     ) -> list[Source]:
         """The sources of texts that `check` let pass, in their order; `offsets` asks for pieces.
 
         Stops early, with fewer sources, once `unwanted` says so. Raises TooLongError.
         """
+        blank = self._tokenizer.encode("", pair.source, pair.target)
         sources: list[Source] = []
         for index, text in enumerate(texts):
             if unwanted():
                 break
-            sources.append(self._read(index, text, truncate, offsets))
+            sources.append(self._read(index, text, truncate, pair, offsets, blank))
         return sources
 
-    def is_blank(self, source: Source) -> bool:
-        """Whether the text held nothing that the model could read."""
-        return source.ids == self._blank
-
-    def _read(self, index: int, text: str, truncate: bool, offsets: bool) -> Source:
+    def _read(self, index: int, text: str, truncate: bool, pair: Pair, offsets: bool, blank: list[int]) -> Source:
         shortened = text[: self._limits.characters]
-        pieces = self._tokenizer.encode_pieces(shortened) if offsets else []
-        ids = [piece.id for piece in pieces] if offsets else self._tokenizer.encode(shortened)
-        limit = self._limits.tokens
+        pieces = self._tokenizer.encode_pieces(shortened, pair.source, pair.target) if offsets else []
+        ids = [piece.id for piece in pieces] if offsets else self._tokenizer.encode(shortened, pair.source, pair.target)
+        limit, closing = self._limits.tokens, self._tokenizer.closing_tokens
         if len(ids) > limit and not truncate:
             raise TooLongError(index, len(ids), limit, "tokens")
-        truncated = len(shortened) < len(text) or len(ids) > limit
-        return Source(tuple(cut(ids, limit)), tuple(cut_pieces(pieces, limit)), truncated)
-
-
-def cut_pieces(pieces: list[Piece], limit: int) -> list[Piece]:
-    """As `model.tokenizer.cut`, for pieces."""
-    return pieces if len(pieces) <= limit else [*pieces[: limit - 1], pieces[-1]]
+        return Source(
+            ids=tuple(cut(ids, limit, closing)),
+            pieces=tuple(cut(pieces, limit, closing)),
+            truncated=len(shortened) < len(text) or len(ids) > limit,
+            blank=ids == blank,
+        )

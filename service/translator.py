@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from dragoman.export.bundle import Manifest
 from dragoman.model.config import DecodingRules
-from dragoman.model.tokenizer import Tokenizer
+from dragoman.model.tokenizers import Tokenizer
 from dragoman.service.engine.engine import Engine
 from dragoman.service.engine.sequence import Finish, Sequence
-from dragoman.service.errors import InvalidRequestError, ModelFailedError, TooLateError
+from dragoman.service.errors import InvalidRequestError, ModelFailedError, TooLateError, quoted
 from dragoman.service.flight import Flights, Order
 from dragoman.service.languages import resolve_language
 from dragoman.service.metrics import ModelMetrics
@@ -36,7 +36,7 @@ from dragoman.service.results import (
     TranslateResult,
     Translation,
 )
-from dragoman.service.sources import Source, SourceLimits, SourceReader
+from dragoman.service.sources import Pair, Source, SourceLimits, SourceReader
 
 MANY_CHARACTERS = 4096
 """From here on, text is tokenized on another thread."""
@@ -92,27 +92,28 @@ class Translator:
         scores: bool = True,
         seconds_left: float | None = None,
     ) -> TranslateResult:
-        """Translate each text by itself, in their order.
+        """Translate each text by itself, in their order; a model without a decoder refuses.
 
         `max_output_tokens` of 0 means the model's own limit, and one beyond that limit means no more; `seconds_left`
         is what the caller still waits. Raises ServiceError.
         """
+        if not self._manifest.translates:
+            raise InvalidRequestError("model", f"{quoted(self._manifest.name)} has no decoder: it only embeds")
         deadline = self._deadline(seconds_left)
-        resolve_language("source_language", source_language, self._manifest.source_languages)
-        target = resolve_language("target_language", target_language, self._manifest.target_languages)
+        pair = Pair(self._source_language(source_language), self._target_language(target_language))
         if max_output_tokens < 0:
             raise InvalidRequestError("max_output_tokens", f"must be at least 0, is {max_output_tokens}")
-        sources, tokenize_seconds = await self._read(texts, truncate, False, deadline)
-        rules = self._manifest.decoding
+        sources, tokenize_seconds = await self._read(texts, truncate, pair, False, deadline)
+        rules, prompt = self._manifest.decoding, self._tokenizer.prompt(pair.target)
         orders = [
-            Order(index, source.ids, rules.output_limit(len(source.ids), max_output_tokens or None), scores)
+            Order(index, source.ids, prompt, rules.output_limit(len(source.ids), max_output_tokens or None), scores)
             for index, source in enumerate(sources)
-            if not self._reader.is_blank(source)
+            if not source.blank
         ]
         flown = await self._flights.fly(orders, deadline, _leave_alone)
         started = time.monotonic()
         outputs = await self._write(flown)
-        self._metrics.translated(len(texts), target, time.monotonic() - started)
+        self._metrics.translated(len(texts), pair.target, time.monotonic() - started)
         found = {order.index: out for order, out in zip(orders, zip(flown, outputs, strict=True), strict=True)}
         return TranslateResult(
             translations=tuple(
@@ -129,18 +130,22 @@ class Translator:
         texts: Row[str],
         *,
         source_language: str = "",
-        pooling: Pooling = Pooling.MEAN,
-        normalize: bool = True,
+        pooling: Pooling | None = None,
+        normalize: bool | None = None,
         truncate: bool = False,
         seconds_left: float | None = None,
     ) -> EmbedResult:
         """Turn each text into a vector, or with `Pooling.NONE` each of its tokens; a blank one is its end token alone.
 
-        `seconds_left` is what the caller still waits. Raises ServiceError.
+        What is None is as the model's checkpoint has it. `seconds_left` is what the caller still waits. Raises
+        ServiceError.
         """
+        usual = self._manifest.embedding
+        pooling = Pooling(usual.pooling) if pooling is None else pooling
+        normalize = usual.normalize if normalize is None else normalize
         deadline = self._deadline(seconds_left)
-        resolve_language("source_language", source_language, self._manifest.source_languages)
-        sources, tokenize_seconds = await self._read(texts, truncate, pooling is Pooling.NONE, deadline)
+        pair = Pair(self._source_language(source_language))
+        sources, tokenize_seconds = await self._read(texts, truncate, pair, pooling is Pooling.NONE, deadline)
         self._check_answer(sources, pooling)
         vectors: list[NDArray[np.float32]] = [np.empty(0, np.float32)] * len(sources)
 
@@ -151,7 +156,7 @@ class Translator:
                 raise ModelFailedError(place, "the encoder's states are not finite")
             vectors[place] = pool(states, pooling, normalize)
 
-        orders = [Order(index, source.ids, 0) for index, source in enumerate(sources)]
+        orders = [Order(index, source.ids, (), 0) for index, source in enumerate(sources)]
         flown = await self._flights.fly(orders, deadline, pool_one)
         self._metrics.embedded(len(texts))
         return EmbedResult(
@@ -166,6 +171,14 @@ class Translator:
         """Answer every call that waits for the engine with GivenUpError."""
         self._flights.give_up(reason)
 
+    def _source_language(self, asked: str) -> str:
+        offered = self._manifest.source_languages
+        return resolve_language("source_language", asked, offered, self._tokenizer.native_codes)
+
+    def _target_language(self, asked: str) -> str:
+        offered = self._manifest.target_languages
+        return resolve_language("target_language", asked, offered, self._tokenizer.native_codes)
+
     def _deadline(self, seconds_left: float | None) -> float | None:
         """By the engine's clock."""
         return None if seconds_left is None else self._engine.clock() + seconds_left
@@ -174,14 +187,14 @@ class Translator:
         return deadline is not None and self._engine.clock() >= deadline
 
     async def _read(
-        self, texts: Row[str], truncate: bool, offsets: bool, deadline: float | None
+        self, texts: Row[str], truncate: bool, pair: Pair, offsets: bool, deadline: float | None
     ) -> tuple[list[Source], float]:
         """The sources of a call that is still worth the work, and the seconds that reading took."""
         self._reader.check(texts, truncate)
         started = time.monotonic()
 
         def read(given_up: Callable[[], bool]) -> list[Source]:
-            return self._reader.read(texts, truncate, offsets, lambda: given_up() or self._late(deadline))
+            return self._reader.read(texts, truncate, pair, offsets, lambda: given_up() or self._late(deadline))
 
         sources = await _aside(sum(map(len, texts)) > MANY_CHARACTERS, read)
         if self._late(deadline):
@@ -236,7 +249,7 @@ def _translation(source: Source, sequence: Sequence, text: str) -> Translation:
         source_truncated=source.truncated,
         source_tokens=len(source.ids),
         output_tokens=len(sequence.tokens),
-        score=sequence.log_prob / len(sequence.tokens) if sequence.scored else None,
+        score=sequence.log_prob / sequence.chosen if sequence.scored and sequence.chosen else None,
     )
 
 

@@ -33,12 +33,20 @@ class FakeRunner:
     says it for ever. One that holds a token of `broken` makes each step raise that it is in, and each encoding if it
     begins with one. The states of an embedding are [token, place, 1] for each token.
 
-    It watches over its caller as well: a row that is fed anything but its own last token, or that takes the place of
-    one that was spoiled and not cleared, is an AssertionError.
+    With `prompt_tokens` of more than one it says the last token of the row's prompt before its source: fed with
+    (START, 40) first, the output of (5, 6, END) is 40, 5, 6, END. Before a prompt has ended it chooses END.
+
+    It watches over its caller as well: a row that is fed anything but a prompt and then its own last token, or that
+    takes the place of one that was spoiled and not cleared, is an AssertionError.
     """
 
     def __init__(
-        self, rows: int = 64, poison: Sequence[int] = (), endless: Sequence[int] = (), broken: Sequence[int] = ()
+        self,
+        rows: int = 64,
+        poison: Sequence[int] = (),
+        endless: Sequence[int] = (),
+        broken: Sequence[int] = (),
+        prompt_tokens: int = 1,
     ) -> None:
         self.poison = frozenset(poison)
         self.endless = frozenset(endless)
@@ -59,7 +67,9 @@ class FakeRunner:
         self.rests = 0
         self.rested = threading.Event()
         """Set by every rest."""
+        self._prompt_tokens = prompt_tokens
         self._sources: list[tuple[int, ...]] = [()] * rows
+        self._fed: list[tuple[int, ...]] = [()] * rows
         self._spoiled = [False] * rows
 
     def embed(self, sources: Sequence[Sequence[int]]) -> list[Any]:
@@ -92,6 +102,7 @@ class FakeRunner:
 
     def move_row(self, source: int, target: int) -> None:
         self._sources[target] = self._sources[source]
+        self._fed[target] = self._fed[source]
         self._spoiled[target] = self._spoiled[source]
 
     def clear_row(self, row: int) -> None:
@@ -103,7 +114,9 @@ class FakeRunner:
         self.rested.set()
 
     def memory(self) -> Memory:
-        return Memory(weights=1000, cache_reserved=200, cache_used=50, buffers=30)
+        return Memory(
+            weights=1000, cache_reserved=200, cache_used=50, buffers=30, source_positions=16, output_positions=24
+        )
 
     def _step_row(self, row: int, fed: RowInput) -> Step:
         source = self._sources[row]
@@ -114,10 +127,16 @@ class FakeRunner:
         if stuck:
             token = min(stuck)
             return Step(token, log_prob_of(token))
-        expected = source[fed.position - 1] if fed.position else START
-        assert fed.token == expected, f"row {row} was fed {fed.token}, its last token is {expected}"
-        token = source[fed.position]
-        return Step(token, log_prob_of(token))
+        self._fed[row] = before = (*self._fed[row][: fed.position], fed.token)
+        assert before[0] == START, f"row {row} was fed {before}"
+        assert len(before) == fed.position + 1, f"row {row} was fed {before} up to position {fed.position}"
+        place = fed.position + 1 - self._prompt_tokens
+        if place < 0:
+            return Step(END, log_prob_of(END))
+        prompt = before[: self._prompt_tokens]
+        says = (*prompt[1:][-1:], *source)
+        assert before == (*prompt, *says[:place]), f"row {row} was fed {before}, it had said {says[:place]}"
+        return Step(says[place], log_prob_of(says[place]))
 
     def _wait(self) -> None:
         self.stepping.set()

@@ -17,7 +17,7 @@ from torch import nn
 from dragoman.model.checkpoint import Checkpoint, load_checkpoint, own_weights, save_checkpoint
 from dragoman.model.config import CheckpointConfig, DecodingRules, TransformerConfig
 from dragoman.model.greedy import Output, greedy
-from dragoman.model.tokenizer import MODEL_FILE, SentencePieceTokenizer
+from dragoman.model.tokenizers.native import MODEL_FILE, SentencePieceTokenizer
 from dragoman.model.training.vocabulary import train_tokenizer
 from dragoman.model.transformer import Transformer
 
@@ -49,6 +49,20 @@ LARGE = dataclasses.replace(
     TINY, source_vocabulary=20_000, target_vocabulary=20_000, encoder_layers=1, decoder_layers=1
 )
 """So many words that a second copy of them would show."""
+
+GATED = dataclasses.replace(
+    TINY,
+    key_width=12,
+    norm_kind="rms",
+    activation="gelu_tanh",
+    gated=True,
+    biases=False,
+    position_kind="relative",
+    relative_buckets=8,
+    relative_distance=20,
+    scale_embedding=False,
+)
+"""The same with all in which T5 differs from the paper."""
 
 # fmt: off
 WORDS = (
@@ -101,8 +115,9 @@ def random_model(architecture: TransformerConfig = TINY, seed: int = 1, end_id: 
         torch.manual_seed(seed)
         model = Transformer(architecture)
         for name, module in model.named_modules():
-            if isinstance(module, nn.LayerNorm):
+            if isinstance(module, nn.LayerNorm | nn.RMSNorm):
                 nn.init.normal_(module.weight, mean=1.0, std=0.3)
+            if isinstance(module, nn.LayerNorm):
                 nn.init.normal_(module.bias, std=0.1)
             elif isinstance(module, nn.Linear) and module is not model.projection:
                 module.weight.mul_(3.0 if name.endswith(("query", "key")) else 1.5)
@@ -116,7 +131,7 @@ def _vary_outputs(model: Transformer, end_id: int) -> None:
     """Keep the model from saying the same word for ever, and let it end one step in ten."""
     size = model.config
     # With a tied embedding a token's own logit would always be largest, were all gains of the last norm positive.
-    last = [module for module in model.modules() if isinstance(module, nn.LayerNorm)][-1]
+    last = [module for module in model.modules() if isinstance(module, nn.LayerNorm | nn.RMSNorm)][-1]
     nn.init.normal_(last.weight, std=1.0)
     rows, width = 32, min(12, size.max_positions)
     source = torch.randint(4, size.source_vocabulary, (rows, width))

@@ -14,7 +14,7 @@ from click.core import ParameterSource
 from dragoman.model.checkpoint import TOKENIZER_FOLDER, load_checkpoint, load_weights, own_weights
 from dragoman.model.config import CheckpointConfig, DecodingRules, TransformerConfig
 from dragoman.model.processor import allowed_cores, has_bfloat16
-from dragoman.model.tokenizer import MODEL_FILE, SentencePieceTokenizer
+from dragoman.model.tokenizers.native import MODEL_FILE, SentencePieceTokenizer
 from dragoman.model.training.corpus import EncodedPair, Pair, keep_trainable, read_pairs
 from dragoman.model.training.schedule import Schedule
 from dragoman.model.training.trainer import Trainer, TrainingError, TrainingPlan

@@ -7,7 +7,7 @@ import sacrebleu
 
 from dragoman.model.config import DecodingRules
 from dragoman.model.greedy import greedy
-from dragoman.model.tokenizer import SentencePieceTokenizer, cut
+from dragoman.model.tokenizers import Tokenizer, cut
 from dragoman.model.training.corpus import Pair
 from dragoman.model.transformer import Transformer
 
@@ -26,11 +26,9 @@ class Score:
     """chrF2."""
 
 
-def translate_all(
-    model: Transformer, tokenizer: SentencePieceTokenizer, rules: DecodingRules, texts: Sequence[str]
-) -> list[str]:
+def translate_all(model: Transformer, tokenizer: Tokenizer, rules: DecodingRules, texts: Sequence[str]) -> list[str]:
     """Greedy translations, in the order of `texts`; decoded in batches of like length."""
-    sources = tokenizer.encode_all(texts)
+    sources = [tokenizer.encode(text) for text in texts]
     order = sorted(range(len(texts)), key=lambda i: len(sources[i]))
     translations = [""] * len(texts)
     for start in range(0, len(order), ROWS):
@@ -41,9 +39,7 @@ def translate_all(
     return translations
 
 
-def evaluate(
-    model: Transformer, tokenizer: SentencePieceTokenizer, rules: DecodingRules, pairs: Sequence[Pair]
-) -> list[Score]:
+def evaluate(model: Transformer, tokenizer: Tokenizer, rules: DecodingRules, pairs: Sequence[Pair]) -> list[Score]:
     """Score the model on `pairs`, a row for each domain in the order of their names."""
     return score(pairs, translate_all(model, tokenizer, rules, [pair.source for pair in pairs]))
 

@@ -19,7 +19,7 @@ from tqdm import tqdm
 from dragoman.model.checkpoint import load_weights, own_weights, save_checkpoint
 from dragoman.model.config import CheckpointConfig
 from dragoman.model.greedy import pad
-from dragoman.model.tokenizer import SentencePieceTokenizer
+from dragoman.model.tokenizers import SentencePieceTokenizer
 from dragoman.model.training.corpus import Batch, EncodedPair, Pair, epoch_batches
 from dragoman.model.training.evaluation import evaluate
 from dragoman.model.training.schedule import Schedule

@@ -92,14 +92,12 @@ class Lane:
         hall: Hall,
         scheduler: Scheduler,
         runner: Runner,
-        start_id: int,
         observer: Observer,
         clock: Callable[[], float],
     ) -> None:
         self._hall = hall
         self._scheduler = scheduler
         self._runner = runner
-        self._start_id = start_id
         self._observer = observer
         self._clock = clock
         self._changed = hall.changed
@@ -219,11 +217,7 @@ class Lane:
             self._fail_rows(errors)
 
     def _step(self) -> None:
-        rows = [
-            RowInput(sequence.tokens[-1] if sequence.tokens else self._start_id, len(sequence.tokens))
-            for sequence in self._scheduler.rows
-        ]
-
+        rows = [RowInput(sequence.next_fed, sequence.position) for sequence in self._scheduler.rows]
         scored = any(sequence.scored for sequence in self._scheduler.rows)
 
         def step(part: range) -> list[Step]:

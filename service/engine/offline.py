@@ -8,7 +8,7 @@ from typing import Self
 
 from dragoman.model.config import DecodingRules
 from dragoman.service.engine.engine import Engine
-from dragoman.service.engine.lane import Cause, Run
+from dragoman.service.engine.lane import Cause, Observer, Run
 from dragoman.service.engine.runner import Runner
 from dragoman.service.engine.scheduler import Limits
 from dragoman.service.engine.sequence import Sequence
@@ -49,21 +49,33 @@ class Offline:
     Several engines may use the same runners, one after another.
     """
 
-    def __init__(self, runners: Row[Runner], rules: DecodingRules, rows: int, *, scored: bool = True) -> None:
+    def __init__(
+        self,
+        runners: Row[Runner],
+        rules: DecodingRules,
+        rows: int,
+        *,
+        scored: bool = True,
+        observer: Observer | None = None,
+    ) -> None:
         """Log-probabilities are made only if `scored`."""
         limits = Limits(rows, NO_LIMIT, ENCODE_TOKENS, NO_LIMIT, NO_LIMIT, ADMISSION_STEPS)
         self._rules = rules
         self._scored = scored
-        self._engine = Engine(runners, limits, rules.start_id, rules.end_ids, Silent())
+        told = observer or Silent()
+        self._engine = Engine(runners, limits, rules.end_ids, told, forced_end_id=rules.forced_end_id)
         self._engine.start()
 
-    def run(self, sources: Row[Source], limits: Row[int] | None = None) -> list[Sequence]:
+    def run(
+        self, sources: Row[Source], limits: Row[int] | None = None, prompts: Row[Row[int]] | None = None
+    ) -> list[Sequence]:
         """Decode all of `sources`, at most `limits` tokens each, and return them in their order.
 
-        Without `limits`, those of the decoding rules hold. Raises what made a sequence fail.
+        Without `limits`, those of the decoding rules hold; without `prompts`, each begins with the start token alone.
+        Raises what made a sequence fail.
         """
         finished = threading.Semaphore(0)
-        sequences = self.submit(sources, limits, lambda _sequence: finished.release())
+        sequences = self.submit(sources, limits, lambda _sequence: finished.release(), prompts)
         for _ in sequences:
             finished.acquire()
         for sequence in sequences:
@@ -71,12 +83,19 @@ class Offline:
                 raise sequence.error
         return sequences
 
-    def submit(self, sources: Row[Source], limits: Row[int] | None, done: Callable[[Sequence], None]) -> list[Sequence]:
+    def submit(
+        self,
+        sources: Row[Source],
+        limits: Row[int] | None,
+        done: Callable[[Sequence], None],
+        prompts: Row[Row[int]] | None = None,
+    ) -> list[Sequence]:
         """The same without waiting; `done` is called on the engine's thread with each that has finished."""
         most = [self._rules.output_limit(len(source)) for source in sources] if limits is None else limits
+        begun = [(self._rules.start_id,)] * len(sources) if prompts is None else prompts
         sequences = [
-            Sequence(tuple(source), limit, done, scored=self._scored)
-            for source, limit in zip(sources, most, strict=True)
+            Sequence(tuple(source), tuple(prompt), limit, done, scored=self._scored)
+            for source, prompt, limit in zip(sources, begun, most, strict=True)
         ]
         self._engine.submit(sequences)
         return sequences

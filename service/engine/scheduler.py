@@ -86,10 +86,12 @@ class Scheduler:
     Not thread-safe: its owner calls it from one thread at a time.
     """
 
-    def __init__(self, limits: Limits, end_ids: Row[int], queue: Queue) -> None:
+    def __init__(self, limits: Limits, end_ids: Row[int], queue: Queue, forced_end_id: int | None = None) -> None:
+        """Any of `end_ids` ends an output; `forced_end_id` is what one ends with that would else reach its limit."""
         self._limits = limits
         self._queue = queue
         self._end_ids = frozenset(end_ids)
+        self._forced_end_id = forced_end_id
         self._rows: list[Sequence] = []
         self._embedding: list[Sequence] = []
         self._most_rows = limits.rows
@@ -159,7 +161,6 @@ class Scheduler:
 
     def update(self, steps: Row[Step | Exception], now: float) -> Removal:
         """Give each row its new token, and take out the rows that are finished by it or have an error instead."""
-        repetition = self._limits.repetition
         self._steps += 1
         for sequence, step in zip(self._rows, steps, strict=True):
             if isinstance(step, Exception):
@@ -169,16 +170,10 @@ class Scheduler:
                 error = ArithmeticError(f"the model's log-probability is {step.log_prob}")
                 sequence.end(Finish.FAILED, now, error)
                 continue
-            if not sequence.tokens:
-                sequence.times = replace(sequence.times, first_token=now)
-            sequence.tokens.append(step.token)
-            sequence.log_prob += step.log_prob
-            if step.token in self._end_ids:
-                sequence.end(Finish.END, now)
-            elif len(sequence.tokens) >= sequence.max_output:
-                sequence.end(Finish.LENGTH, now)
-            elif repetition is not None and repetition.ends(sequence.tokens):
-                sequence.end(Finish.REPETITION, now)
+            prompting = sequence.prompting
+            sequence.position += 1
+            if not prompting:
+                self._take(sequence, step, now)
         return self._remove_finished()
 
     def fail_rows(self, errors: Mapping[int, Exception], now: float) -> Removal:
@@ -223,6 +218,25 @@ class Scheduler:
             else:
                 sequence.end(reason, now)
         return everything
+
+    def _take(self, sequence: Sequence, step: Step, now: float) -> None:
+        """Add a token to an output, and end the output if it is its last."""
+        tokens, repetition = sequence.tokens, self._limits.repetition
+        if not tokens:
+            sequence.times = replace(sequence.times, first_token=now)
+        ended, full = step.token in self._end_ids, len(tokens) + 1 >= sequence.max_output
+        if full and not ended and self._forced_end_id is not None:
+            tokens.append(self._forced_end_id)
+        else:
+            tokens.append(step.token)
+            sequence.log_prob += step.log_prob
+            sequence.chosen += 1
+        if ended:
+            sequence.end(Finish.END, now)
+        elif full:
+            sequence.end(Finish.LENGTH, now)
+        elif repetition is not None and repetition.ends(tokens):
+            sequence.end(Finish.REPETITION, now)
 
     def _relieve(self, now: float) -> None:
         """Let the batch grow again where memory has not been refused for a while."""

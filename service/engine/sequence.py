@@ -51,6 +51,8 @@ class Sequence:
 
     source: tuple[int, ...]
     """Token ids with their end token; at least one."""
+    prompt: tuple[int, ...]
+    """What the decoder is fed before its first free choice, at least one id; none where max_output is 0."""
     max_output: int
     """Most output tokens, the end token counted; 0 asks for the encoder's states and no output."""
     done: Callable[["Sequence"], None]
@@ -61,10 +63,14 @@ class Sequence:
     scored: bool = True
     """Whether log-probabilities are wanted; they cost a pass over the vocabulary at each step."""
 
+    position: int = 0
+    """How many tokens the decoder has been fed."""
     tokens: list[int] = field(default_factory=list)
-    """Output so far, the end token included if it was chosen."""
+    """Output so far, the end token included."""
     log_prob: float = 0.0
-    """Sum of the natural log-probabilities of `tokens`; means nothing unless `scored`."""
+    """Sum of the natural log-probabilities of the first `chosen` of `tokens`; means nothing unless `scored`."""
+    chosen: int = 0
+    """How many of `tokens` the model chose: all but an end token that was forced at the limit."""
     states: Any = None
     """The encoder's states, float32 [source, model], where max_output is 0."""
     finish: Finish | None = None
@@ -77,13 +83,26 @@ class Sequence:
 
     @property
     def cost(self) -> int:
-        """Tokens that it may come to occupy: its source and its longest output."""
-        return len(self.source) + self.max_output
+        """Tokens that it may come to occupy: its source, and its longest output with what is fed before."""
+        return len(self.source) + max(0, len(self.prompt) - 1) + self.max_output
+
+    @property
+    def next_fed(self) -> int:
+        """The token that the decoder is fed next: while there is one, the prompt's, whatever was chosen."""
+        before = self.position - len(self.prompt)
+        return self.prompt[self.position] if before < 0 else self.tokens[before]
+
+    @property
+    def prompting(self) -> bool:
+        """Whether what is chosen next is overruled by the prompt."""
+        return self.position + 1 < len(self.prompt)
 
     def restart(self) -> None:
         """Forget the output and when it was made: the sequence waits in the queue once more."""
+        self.position = 0
         self.tokens.clear()
         self.log_prob = 0.0
+        self.chosen = 0
         self.times = Times(submitted=self.times.submitted)
 
     def cancel(self) -> None:

@@ -41,15 +41,15 @@ def start(bundle: Bundle, runner: OrtRunner, rows: int, repetition: Repetition |
     rules = bundle.manifest.decoding
     limits = Limits(rows, 10**6, 256, 10**4, 10**7, repetition=repetition)
     runners = [runner, *(runner.another() for _ in range(lanes - 1))]
-    engine = Engine(runners, limits, rules.start_id, rules.end_ids, Silent())
+    engine = Engine(runners, limits, rules.end_ids, Silent())
     engine.start()
     return engine
 
 
-def run(engine: Engine, asked: Sequence[tuple[Source, int]]) -> list[Text]:
-    """Submit all at once and wait for the last."""
+def run(engine: Engine, asked: Sequence[tuple[Source, int]], prompt: tuple[int, ...] = (1,)) -> list[Text]:
+    """Submit all at once and wait for the last; the decoder is fed `prompt` first."""
     done = threading.Semaphore(0)
-    texts = [Text(source, limit, lambda _text: done.release()) for source, limit in asked]
+    texts = [Text(source, prompt, limit, lambda _text: done.release()) for source, limit in asked]
     engine.submit(texts)
     for _ in texts:
         assert done.acquire(timeout=60)

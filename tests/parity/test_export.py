@@ -17,15 +17,15 @@ from dragoman.export import exporter, verify
 from dragoman.export.bundle import GOLDEN_FILE, Bundle, open_bundle
 from dragoman.export.exporter import ExportOptions, export_checkpoint
 from dragoman.export.graphs import DECODER_FILE, ENCODER_FILE
-from dragoman.export.onnx_files import show_logits, write_graphs
+from dragoman.export.onnx_files import dimensions_of, show_logits, write_graphs
 from dragoman.export.precision import TOLERANCES
 from dragoman.export.proof import check_cached, check_names_and_axes, check_tokens, translate_sample
-from dragoman.export.verify import GraphDecoder, VerificationError, verify_bundle
+from dragoman.export.verify import GraphDecoder, Ids, VerificationError, verify_bundle
 from dragoman.model.checkpoint import Checkpoint, load_checkpoint, own_weights
 from dragoman.model.greedy import greedy, pad
 from dragoman.model.transformer import Transformer
 from tests.parity.exports import copier, copy_graphs
-from tests.tiny import LARGE, PAPER, TINY, clear_cut, random_model, sentences, tiny_rules
+from tests.tiny import GATED, LARGE, PAPER, TINY, clear_cut, random_model, sentences, tiny_rules
 
 VARIANTS = {
     "post-norm": PAPER,
@@ -35,6 +35,7 @@ VARIANTS = {
     "learned positions, two embeddings": dataclasses.replace(
         TINY, position_kind="learned", position_offset=2, shared_embedding=False, tied_output=False
     ),
+    "all of T5's": GATED,
 }
 """What a model may have that the tiny checkpoint has not."""
 
@@ -53,7 +54,8 @@ def test_logits_of_other_kinds_equal_pytorch_at_every_size(name: str, bundle: Bu
     model = random_model(VARIANTS[name])
     write_graphs(tmp_path, model, tiny_rules())
     show_logits(tmp_path)
-    check_logits(GraphDecoder(Bundle(tmp_path, bundle.manifest), threads=1, logits=True), model)
+    manifest = dataclasses.replace(bundle.manifest, dimensions=dimensions_of(model.config))
+    check_logits(GraphDecoder(Bundle(tmp_path, manifest), threads=1, logits=True), model)
 
 
 def check_logits(decoder: GraphDecoder, model: Transformer) -> None:
@@ -149,7 +151,7 @@ def test_forty_forced_steps_keep_cached_equal_to_uncached(checkpoint: Checkpoint
     sources = [checkpoint.tokenizer.encode(text) for text in sentences(8)]
     targets = [output.tokens for output in greedy(model, endless, sources, [40] * len(sources))]
     assert {len(target) for target in targets} == {40}
-    found = GraphDecoder(bundle, threads=1).force(sources, targets)
+    found = list(GraphDecoder(bundle, threads=1).force(sources, targets))
     with torch.no_grad():
         logits = model(
             *pad(sources, rules.pad_id), torch.tensor([[rules.start_id, *target[:-1]] for target in targets])
@@ -191,7 +193,9 @@ class Moody(GraphDecoder):
     def __init__(self) -> None:
         """Has no graphs."""
 
-    def decode(self, sources: Sequence[Sequence[int]], limits: Sequence[int]) -> list[verify.Decoded]:
+    def decode(
+        self, sources: Sequence[Ids], limits: Sequence[int], prompts: Sequence[Ids] | None = None
+    ) -> list[verify.Decoded]:
         crowded = len(sources) > 2
         return [verify.Decoded((7 if crowded else 6,), (-1.0 if crowded else -0.5,)) for _ in sources]
 

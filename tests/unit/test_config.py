@@ -54,7 +54,11 @@ def test_a_config_cannot_be_changed() -> None:
         (("architecture", "d_ff"), "wide", r"architecture.d_ff: .* valid integer.* \(is 'wide'\)"),
         (("architecture", "dropout"), 1.0, r"architecture.dropout: .* less than 1 \(is 1.0\)"),
         (("architecture", "norm_order"), "middle", r"architecture.norm_order: .*'pre' or 'post' \(is 'middle'\)"),
-        (("architecture", "activation"), "swish", r"architecture.activation: .*'relu' or 'gelu' \(is 'swish'\)"),
+        (
+            ("architecture", "activation"),
+            "tanh",
+            r"architecture.activation: .*'relu', 'gelu', 'gelu_tanh' or 'swish' \(is 'tanh'\)",
+        ),
         (("architecture", "position_offset"), -1, r"architecture.position_offset: .* \(is -1\)"),
         (("architecture", "colour"), "red", r"architecture.colour: Unexpected keyword argument \(is 'red'\)"),
         (("decoding", "end_ids"), [], r"decoding.end_ids: .* at least 1 item"),
@@ -83,6 +87,12 @@ def test_a_wrong_value_is_named_with_what_it_must_be_and_what_it_is(
         (("decoding", "end_ids"), [2, 99], "decoding.end_ids must be below the vocabulary's 60, is 99"),
         (("decoding", "pad_id"), 60, "decoding.pad_id must be below the vocabulary's 60, is 60"),
         (("decoding", "suppressed_ids"), [60], "decoding.suppressed_ids must be below the vocabulary's 60, is 60"),
+        (("decoding", "forced_end_id"), 60, "decoding.forced_end_id must be below the vocabulary's 60, is 60"),
+        (
+            ("decoding", "prompt_tokens"),
+            62,
+            "decoding.max_output_tokens must be at most max_positions, 100 less the 61 tokens before it, is 40",
+        ),
         (
             ("decoding", "max_source_tokens"),
             101,

@@ -55,7 +55,7 @@ class Waiting:
 
     def __init__(self, *sources: Row[int], max_output: int = 20, deadline: float | None = None) -> None:
         self._left = threading.Semaphore(0)
-        self.sequences = [Sequence(tuple(source), max_output, self._done, deadline) for source in sources]
+        self.sequences = [Sequence(tuple(source), (START,), max_output, self._done, deadline) for source in sources]
 
     def _done(self, sequence: Sequence) -> None:
         self._left.release()
@@ -79,7 +79,7 @@ def runner() -> FakeRunner:
 
 @pytest.fixture
 def engine(runner: FakeRunner, notes: Notes) -> Iterator[Engine]:
-    engine = Engine([runner], LIMITS, START, (END,), notes)
+    engine = Engine([runner], LIMITS, (END,), notes)
     engine.start()
     yield engine
     runner.gate.set()
@@ -315,7 +315,7 @@ def test_stopping_leaves_no_caller_waiting(engine: Engine, runner: FakeRunner) -
 
 
 def test_one_that_never_started_can_be_stopped(runner: FakeRunner, notes: Notes) -> None:
-    Engine([runner], LIMITS, START, (END,), notes).stop()
+    Engine([runner], LIMITS, (END,), notes).stop()
 
 
 # --- several lanes
@@ -328,7 +328,7 @@ def pair() -> tuple[FakeRunner, FakeRunner]:
 
 @pytest.fixture
 def lanes(pair: tuple[FakeRunner, FakeRunner], notes: Notes) -> Iterator[Engine]:
-    engine = Engine(pair, LIMITS, START, (END,), notes)
+    engine = Engine(pair, LIMITS, (END,), notes)
     engine.start()
     yield engine
     for runner in pair:
@@ -377,7 +377,9 @@ def test_a_lane_that_hangs_leaves_its_work_to_no_one_and_all_other_work_to_the_r
 
 
 def test_memory_is_that_of_all_lanes_but_they_share_their_weights(lanes: Engine) -> None:
-    assert lanes.memory() == Memory(weights=1000, cache_reserved=400, cache_used=100, buffers=60)
+    assert lanes.memory() == Memory(
+        weights=1000, cache_reserved=400, cache_used=100, buffers=60, source_positions=16, output_positions=24
+    )
 
 
 def test_stopping_stops_every_lane(lanes: Engine, pair: tuple[FakeRunner, FakeRunner]) -> None:
@@ -393,7 +395,7 @@ def test_stopping_stops_every_lane(lanes: Engine, pair: tuple[FakeRunner, FakeRu
 def test_a_lane_that_dies_ends_them_all(pair: tuple[FakeRunner, FakeRunner], notes: Notes) -> None:
     broken_move(pair[1], notes, RuntimeError("broken"))
     ended = threading.Semaphore(0)
-    engine = Engine(pair, LIMITS, START, (END,), notes)
+    engine = Engine(pair, LIMITS, (END,), notes)
     waiting = Waiting(*[(10, END), (98, END)] * 4, max_output=FOREVER)
     engine.submit(waiting.sequences)
     engine.start(lambda: ended.release())
@@ -425,7 +427,7 @@ def test_whatever_ends_the_thread_no_caller_is_left_waiting_and_its_owner_is_tol
     runner: FakeRunner, notes: Notes, spoil: Callable[[FakeRunner, Notes, Exception], None]
 ) -> None:
     ended = threading.Event()
-    engine = Engine([runner], LIMITS, START, (END,), notes)
+    engine = Engine([runner], LIMITS, (END,), notes)
     spoil(runner, notes, RuntimeError("broken"))
     waiting = Waiting((10, END), (11, 12, 13, END), (14, END), (15, END), (16, END), (17, END))
     vectors = Waiting((10, END), (*range(10, 50), END), max_output=0)
@@ -437,3 +439,21 @@ def test_whatever_ends_the_thread_no_caller_is_left_waiting_and_its_owner_is_tol
     with pytest.raises(StoppedError):
         engine.submit(Waiting((10, END)).sequences)
     engine.stop()
+
+
+def test_rows_with_other_prompts_share_a_batch(notes: Notes) -> None:
+    runner = FakeRunner(rows=4, prompt_tokens=2)
+    engine = Engine([runner], LIMITS, (END,), notes)
+    waiting = Waiting((5, 6, END), (7, END), (8, 9, 10, END), (11, END), (12, 13, END))
+    for tag, sequence in enumerate(waiting.sequences, start=40):
+        sequence.prompt = (START, tag)
+    engine.start()
+    engine.submit(waiting.sequences)
+    found = waiting.all()
+    engine.stop()
+    assert [sequence.tokens for sequence in found] == [
+        [tag, *sequence.source] for tag, sequence in enumerate(found, start=40)
+    ]
+    assert max(notes.batches) == 4
+    for sequence in found:
+        assert sequence.log_prob == sum(map(log_prob_of, sequence.tokens)), "what the prompt overruled is not scored"

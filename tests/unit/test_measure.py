@@ -8,6 +8,7 @@ from dragoman.service.measure import Layout, Throughput, fastest, layouts, run_f
 from tests.fake_runner import END, START, FakeRunner
 
 SOURCES = [(5, END), (6, 7, END)]
+PROMPTS = [(START,)] * 2
 
 
 @pytest.fixture
@@ -18,13 +19,14 @@ def engine() -> Iterator[Offline]:
 
 def test_texts_run_as_often_as_fits_into_the_time(engine: Offline) -> None:
     times = iter([0.0, 2.0, 10.0, 14.0])  # once takes 2 s, so that 5 times fit into 11 s; these take 4
-    found = run_for(engine, SOURCES, Layout(1, 1), 2, seconds=11, clock=lambda: next(times))
+    found = run_for(engine, SOURCES, PROMPTS, Layout(1, 1), 2, seconds=11, clock=lambda: next(times))
     assert found == Throughput(Layout(1, 1), 2, tokens_per_second=5 * 5 / 4, sentences_per_second=5 * 2 / 4)
 
 
 def test_they_run_at_least_once_where_the_time_is_too_short(engine: Offline) -> None:
     times = iter([0.0, 2.0, 10.0, 11.0])
-    assert run_for(engine, SOURCES, Layout(1, 1), 2, seconds=1, clock=lambda: next(times)).sentences_per_second == 2
+    found = run_for(engine, SOURCES, PROMPTS, Layout(1, 1), 2, seconds=1, clock=lambda: next(times))
+    assert found.sentences_per_second == 2
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ class Asked(Sequence):
 
 
 def sequence(deadline: float | None = None) -> Asked:
-    return Asked((10, 11, 2), 5, lambda _: None, deadline)
+    return Asked((10, 11, 2), (1,), 5, lambda _: None, deadline)
 
 
 def queue_of(*sequences: Sequence) -> Queue:

@@ -13,6 +13,7 @@ from dragoman.service.engine.repetition import Repetition
 from dragoman.service.engine.scheduler import RELIEF_SECONDS, Admission, Limits, Move, Removal, Scheduler, Step
 from dragoman.service.engine.sequence import Finish, QueueFullError, Sequence, StoppedError
 
+START = 1
 END = 2
 OTHER_END = 7
 WORD = 50
@@ -27,7 +28,7 @@ def limits(
 
 
 def sequence(source: int = 3, max_output: int = 5, deadline: float | None = None) -> Sequence:
-    return Sequence(tuple(range(10, 10 + source)), max_output, lambda _: None, deadline)
+    return Sequence(tuple(range(10, 10 + source)), (START,), max_output, lambda _: None, deadline)
 
 
 class Scheduled(Scheduler):
@@ -525,3 +526,67 @@ def test_none_of_this_needs_an_array_library() -> None:
         [sys.executable, "-c", f"{blocked} sys.exit(pytest.main({arguments}))"], capture_output=True, text=True
     )
     assert run.returncode == 0, run.stdout + run.stderr
+
+
+# --- prompts and forced tokens
+
+
+def prompted(*prompt: int, max_output: int = 5) -> Sequence:
+    return Sequence((10, 11, END), prompt, max_output, lambda _: None)
+
+
+def test_what_is_chosen_before_the_prompt_has_ended_counts_for_nothing() -> None:
+    asked = prompted(START, 40, 41)
+    scheduler = running(asked)
+    fed = []
+    for step in (END, END, WORD, END):
+        fed.append((asked.next_fed, asked.position))
+        scheduler.update(says(step), 1.0)
+    assert fed == [(START, 0), (40, 1), (41, 2), (WORD, 3)]
+    assert asked.tokens == [WORD, END]
+    assert (asked.log_prob, asked.chosen) == (-1.0, 2)
+    assert asked.finish is Finish.END
+
+
+def test_the_first_token_is_the_first_after_the_prompt() -> None:
+    asked = prompted(START, 40)
+    scheduler = running(asked)
+    scheduler.update(says(WORD), 1.0)
+    assert asked.times.first_token == 0.0
+    scheduler.update(says(WORD), 2.0)
+    assert asked.times.first_token == 2.0
+
+
+def test_a_model_that_fails_within_the_prompt_fails_the_row() -> None:
+    asked, other = prompted(START, 40), prompted(START, 40)
+    scheduler = running(asked, other)
+    scheduler.update([Step(WORD, math.nan), Step(WORD, -0.5)], 1.0)
+    assert asked.finish is Finish.FAILED
+    assert list(scheduler.rows) == [other]
+
+
+def test_a_prompt_takes_room() -> None:
+    assert prompted(START, 40, max_output=5).cost == 3 + 1 + 5
+
+
+def test_a_sequence_that_goes_back_to_the_queue_begins_its_prompt_anew() -> None:
+    asked = prompted(START, 40)
+    scheduler = running(asked)
+    for _ in range(3):
+        scheduler.update(says(WORD), 1.0)
+    asked.restart()
+    assert (asked.next_fed, asked.position, asked.tokens, asked.chosen, asked.log_prob) == (START, 0, [], 0, 0.0)
+
+
+def test_an_output_at_its_limit_ends_with_the_forced_token_which_is_not_scored() -> None:
+    queue = Queue(10, 1000)
+    scheduler = Scheduler(ROOMY, (END, OTHER_END), queue, forced_end_id=END)
+    cut_short, ended = sequence(max_output=3), sequence(max_output=3)
+    queue.submit([cut_short, ended], 0.0)
+    scheduler.admit(0.0, ALL)
+    for tokens in ((WORD, WORD), (WORD, WORD), (WORD, OTHER_END)):
+        scheduler.update(says(*tokens), 1.0)
+    assert (cut_short.tokens, cut_short.finish) == ([WORD, WORD, END], Finish.LENGTH)
+    assert (cut_short.log_prob, cut_short.chosen) == (-1.0, 2)
+    assert (ended.tokens, ended.finish) == ([WORD, WORD, OTHER_END], Finish.END)
+    assert (ended.log_prob, ended.chosen) == (-1.5, 3)

@@ -66,20 +66,20 @@ def test_a_text_of_too_many_characters_is_cut_by_characters_first(reader: Source
 def test_a_text_cut_only_by_characters_is_flagged(reader: SourceReader) -> None:
     (source,) = reader.read([" " * 61], truncate=True)
     assert source.truncated
-    assert reader.is_blank(source)
+    assert source.blank
 
 
 @pytest.mark.parametrize("text", ["", " ", "\n\t\r ", "\u00a0\u3000", "\u2003\u2028"])
 def test_blank_texts_are_known_as_blank(reader: SourceReader, text: str) -> None:
     (source,) = reader.read([text], truncate=False)
-    assert reader.is_blank(source)
+    assert source.blank
     assert source.ids == (END,)
 
 
 @pytest.mark.parametrize("text", [".", "kite", "0", "\u4e00"])
 def test_others_are_not(reader: SourceReader, text: str) -> None:
     (source,) = reader.read([text], truncate=False)
-    assert not reader.is_blank(source)
+    assert not source.blank
 
 
 @pytest.mark.parametrize("text", ["kite </s> boat", "<pad> kite", "<unk>", "<s>", "__fr__ kite"])

@@ -8,7 +8,8 @@ import sentencepiece
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.model.tokenizer import MODEL_FILE, SentencePieceTokenizer, cut
+from dragoman.model.tokenizers import cut
+from dragoman.model.tokenizers.native import MODEL_FILE, SentencePieceTokenizer
 from dragoman.model.training.vocabulary import train_tokenizer
 from tests.tiny import PIECES, sentences, tiny_tokenizer
 

@@ -5,12 +5,15 @@ from collections.abc import AsyncIterator
 from collections.abc import Sequence as Row
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
 from dragoman.export.bundle import Manifest
+from dragoman.model.config import EmbeddingRules
+from dragoman.model.tokenizers import SentencePieceTokenizer
 from dragoman.service.engine.engine import Engine
 from dragoman.service.engine.scheduler import Limits
 from dragoman.service.errors import (
@@ -26,8 +29,18 @@ from dragoman.service.errors import (
 from dragoman.service.metrics import Metrics, ModelMetrics
 from dragoman.service.results import FinishReason, Pooling
 from dragoman.service.translator import CallLimits, Translator
-from tests.fake_runner import END, FakeRunner, log_prob_of
-from tests.harness import MAX_CHARACTERS, MAX_SOURCE_TOKENS, eventually, manifest, text_of, token_of, tokenizer
+from tests.fake_runner import END, START, FakeRunner, log_prob_of
+from tests.harness import (
+    MAX_CHARACTERS,
+    MAX_SOURCE_TOKENS,
+    encoder_manifest,
+    eventually,
+    manifest,
+    text_of,
+    token_of,
+    tokenizer,
+)
+from tests.letters import FR, described
 
 FOREVER = 10**9
 
@@ -51,7 +64,7 @@ async def translating(
 ) -> AsyncIterator[Bench]:
     runner, what, registry = runner or FakeRunner(), what or manifest(), CollectorRegistry()
     metrics = ModelMetrics(Metrics(registry), what.name, what.target_languages)
-    engine = Engine([runner], LIMITS, what.decoding.start_id, what.decoding.end_ids, metrics)
+    engine = Engine([runner], LIMITS, what.decoding.end_ids, metrics)
     engine.start()
     try:
         translator = Translator(what, tokenizer(), engine, calls or CallLimits(1000, 2**20), metrics)
@@ -166,17 +179,17 @@ async def test_languages_are_checked_on_both_sides() -> None:
 async def test_a_great_deal_of_text_is_tokenized_and_written_beside_the_loop() -> None:
     threads: set[str] = set()
 
-    class Watching:
-        vocabulary = tokenizer().vocabulary
-        encode_pieces = staticmethod(tokenizer().encode_pieces)
+    class Watching(SentencePieceTokenizer):
+        def __init__(self) -> None:
+            self.__dict__ = tokenizer().__dict__
 
-        def encode(self, text: str) -> list[int]:
+        def encode(self, text: str, source_language: str = "", target_language: str = "") -> list[int]:
             threads.add(threading.current_thread().name)
-            return tokenizer().encode(text)
+            return super().encode(text)
 
         def decode(self, ids: Row[int]) -> str:
             threads.add(threading.current_thread().name)
-            return tokenizer().decode(ids)
+            return super().decode(ids)
 
     async with translating() as bench:
         metrics = ModelMetrics(Metrics(CollectorRegistry()), "fake", ("fr",))
@@ -185,6 +198,80 @@ async def test_a_great_deal_of_text_is_tokenized_and_written_beside_the_loop() -
         texts = [text_of(24)] * 200
         assert (await translator.translate(texts)).texts == tuple(texts)
     assert threading.current_thread().name not in threads
+
+
+# --- languages
+
+
+MANY = manifest(source_languages=("en", "fr"), target_languages=("en", "fr"))
+
+
+@asynccontextmanager
+async def speaking(**description: Any) -> AsyncIterator[Translator]:
+    """A model of two languages, whose FakeRunner says the tag it was prompted with, and which reads its tags aloud."""
+    async with translating(FakeRunner(prompt_tokens=2), MANY) as bench:
+        tokenizer = described(control_ids=(END,), unknown_id=None, **description)
+        metrics = ModelMetrics(Metrics(CollectorRegistry()), "fake", MANY.target_languages)
+        yield Translator(MANY, tokenizer, bench.engine, CallLimits(1000, 2**20), metrics)
+
+
+async def test_source_and_target_have_their_tokens() -> None:
+    async with speaking(before=("source",), prompt=(START, "target")) as translator:
+        for source, target, said in (
+            ("en", "fr", "\xf0\xe0ab"),
+            ("fr", "en", "\xe0\xf0ab"),
+            ("fr", "fr", "\xf0\xf0ab"),
+        ):
+            result = await translator.translate(["ab"], source_language=source, target_language=target)
+            assert result.texts == (said,)
+            assert (result.translations[0].source_tokens, result.translations[0].output_tokens) == (4, 5)
+
+
+async def test_calls_with_other_targets_run_together() -> None:
+    async with speaking(before=("source",), prompt=(START, "target")) as translator:
+        calls = [
+            translator.translate([text] * 2, source_language="en", target_language=target)
+            for text, target in (("ab", "fr"), ("cde", "en"), ("f", "fr"), ("gh", "en"))
+        ]
+        found = [result.texts for result in await asyncio.gather(*calls)]
+    assert found == [("\xf0\xe0ab",) * 2, ("\xe0\xe0cde",) * 2, ("\xf0\xe0f",) * 2, ("\xe0\xe0gh",) * 2]
+
+
+async def test_the_family_s_own_names_of_languages_are_understood() -> None:
+    async with speaking(before=("source",), prompt=(START, "target")) as translator:
+        result = await translator.translate(["ab"], source_language="eng", target_language="FRA")
+    assert result.texts == ("\xf0\xe0ab",)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "field"), [("en", "", "target"), ("", "fr", "source"), ("en", "xx", "target")]
+)
+async def test_one_of_several_languages_must_be_named_and_known(source: str, target: str, field: str) -> None:
+    async with speaking(before=("source",), prompt=(START, "target")) as translator:
+        with pytest.raises(UnknownLanguageError, match="this model has en, fr") as caught:
+            await translator.translate(["ab"], source_language=source, target_language=target)
+    assert caught.value.field == f"{field}_language"
+
+
+async def test_a_blank_text_of_any_language_is_answered_without_the_engine() -> None:
+    async with speaking(before=("target",), after=(END, "source"), prompt=(START, "target")) as translator:
+        result = await translator.translate(["", "ab", " "], source_language="en", target_language="fr")
+    assert [translation.source_tokens for translation in result.translations] == [0, 5, 0]
+
+
+async def test_a_cut_source_keeps_all_the_tokens_at_its_end() -> None:
+    async with speaking(after=(END, "source"), prompt=(START, "target")) as translator:
+        texts = ["x" * (MAX_SOURCE_TOKENS - 2), "x" * (MAX_SOURCE_TOKENS - 1)]
+        result = await translator.embed(texts, source_language="fr", pooling=Pooling.NONE, truncate=True)
+    ids = [[token.id for token in embedding.tokens] for embedding in result.embeddings]
+    assert ids[0] == ids[1] == [*[ord("x")] * (MAX_SOURCE_TOKENS - 2), END, FR]
+    assert [embedding.source_truncated for embedding in result.embeddings] == [False, True]
+
+
+async def test_an_embedding_has_the_source_s_token_and_no_target_s() -> None:
+    async with speaking(before=("target", "source"), prompt=(START, "target")) as translator:
+        result = await translator.embed(["ab"], source_language="fr", pooling=Pooling.NONE)
+    assert [token.id for token in result.embeddings[0].tokens] == [FR, ord("a"), ord("b"), END]
 
 
 # --- callers who do not wait to the end
@@ -322,6 +409,24 @@ async def test_equal_vectors_of_different_texts_are_flagged() -> None:
     assert [each.source_truncated for each in result.embeddings] == [False, True, True]
     assert [each.source_tokens for each in result.embeddings] == [MAX_SOURCE_TOKENS] * 3
     assert len({tuple(each.values.tolist()) for each in result.embeddings}) == 1
+
+
+async def test_a_model_that_only_embeds_says_so_when_asked_to_translate() -> None:
+    async with translating(what=encoder_manifest()) as bench:
+        with pytest.raises(InvalidRequestError, match="'fake' has no decoder: it only embeds") as caught:
+            await bench.translator.translate(["kite"])
+        assert len((await bench.translator.embed(["kite"])).embeddings) == 1
+    assert caught.value.field == "model"
+
+
+async def test_pooling_and_length_are_the_checkpoint_s_unless_the_caller_wants_others() -> None:
+    kite = token_of("kite")
+    async with translating(what=encoder_manifest(EmbeddingRules(pooling="cls", normalize=False))) as bench:
+        (usual,) = (await bench.translator.embed(["kite"])).embeddings
+        (other,) = (await bench.translator.embed(["kite"], pooling=Pooling.MAX, normalize=True)).embeddings
+    assert usual.values.tolist() == [kite, 0, 1]
+    assert np.linalg.norm(other.values) == pytest.approx(1, abs=1e-6)
+    assert other.values[1] / other.values[2] == pytest.approx(1)
 
 
 async def test_states_that_are_not_finite_are_no_embedding() -> None:

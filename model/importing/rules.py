@@ -1,0 +1,149 @@
+"""Decoding rules out of generation_config.json, or out of config.json where an older folder has no such file.
+
+A rule that changes what greedy decoding chooses is kept, or refused by name.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dragoman.model.importing.folder import CONFIG_FILE, GENERATION_FILE, ModelFolder
+
+NEUTRAL: Mapping[str, Collection[object]] = {
+    "begin_suppress_tokens": (None, []),
+    "constraints": (None,),
+    "dola_layers": (None,),
+    "encoder_no_repeat_ngram_size": (None, 0),
+    "encoder_repetition_penalty": (None, 1),
+    "exponential_decay_length_penalty": (None,),
+    "force_words_ids": (None,),
+    "forced_decoder_ids": (None,),
+    "guidance_scale": (None, 1),
+    "max_time": (None,),
+    "min_length": (None, 0, 1),
+    "min_new_tokens": (None, 0),
+    "no_repeat_ngram_size": (None, 0),
+    "penalty_alpha": (None, 0),
+    "repetition_penalty": (None, 1),
+    "sequence_bias": (None, []),
+    "stop_strings": (None,),
+    "token_healing": (None, False),
+    "watermarking_config": (None,),
+}
+"""Rules that we do not keep, with the values at which they change nothing."""
+
+KEPT = frozenset(
+    {
+        "bad_words_ids",
+        "bos_token_id",
+        "decoder_start_token_id",
+        "eos_token_id",
+        "forced_bos_token_id",
+        "forced_eos_token_id",
+        "max_length",
+        "max_new_tokens",
+        "pad_token_id",
+        "suppress_tokens",
+    }
+)
+
+WITHOUT_EFFECT = frozenset(
+    {
+        # beams
+        "diversity_penalty", "early_stopping", "length_penalty", "num_beam_groups", "num_beams", "num_return_sequences",
+        # sampling
+        "do_sample", "epsilon_cutoff", "eta_cutoff", "min_p", "temperature", "top_h", "top_k", "top_p", "typical_p",
+        # how transformers works inside
+        "assistant_confidence_threshold", "assistant_early_exit", "assistant_lookbehind", "cache_config",
+        "cache_implementation", "compile_config", "continuous_batching_config", "disable_compile", "is_assistant",
+        "low_memory", "max_cache_len", "max_matching_ngram_size", "num_assistant_tokens",
+        "num_assistant_tokens_schedule", "prefill_chunk_size", "prompt_lookup_num_tokens", "speculation_type",
+        "target_lookbehind", "use_cache", "use_mtp",
+        # what it gives out
+        "output_attentions", "output_hidden_states", "output_logits", "output_scores", "remove_invalid_values",
+        "renormalize_logits", "return_dict_in_generate",
+        # where the file comes from
+        "_commit_hash", "_from_model_config", "transformers_version",
+    }
+)  # fmt: skip
+"""What a generation_config.json may say without a change to what greedy decoding chooses."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a folder says of decoding."""
+
+    start_id: int | None
+    """The token that the decoder is fed first; None where the target language decides."""
+    end_ids: tuple[int, ...]
+    pad_id: int
+    forced_start_id: int | None
+    """The first token of every output, whatever the logits say."""
+    forced_end_id: int | None
+    """The last token of an output that reaches the limit."""
+    suppressed_ids: tuple[int, ...]
+    max_length: int | None
+    """The longest target, with the tokens that the decoder is fed first."""
+    max_new_tokens: int | None
+    """The longest target without these; wins over max_length."""
+
+    def max_output_tokens(self, positions: int, prompt: int) -> int:
+        """The longest output of a model with so many positions, the first `prompt` of which are given to it."""
+        room = positions - (prompt - 1)
+        if self.max_new_tokens is not None:
+            return max(1, min(room, self.max_new_tokens))
+        return room if self.max_length is None else max(1, min(room, self.max_length - prompt))
+
+
+def read_rules(folder: ModelFolder, ignored: Collection[str] = ()) -> Rules:
+    """The rules of a folder; those named in `ignored` are left out.
+
+    Raises ValueError that names each rule which is not supported.
+    """
+    file = CONFIG_FILE if folder.generation is None else GENERATION_FILE
+    said = folder.config if folder.generation is None else folder.generation
+    where = folder.path / file
+    said = {name: value for name, value in said.items() if name not in ignored}
+    faults = [f"{name} {said[name]!r}" for name in NEUTRAL if name in said and said[name] not in NEUTRAL[name]]
+    if folder.generation is not None:
+        known = NEUTRAL.keys() | KEPT | WITHOUT_EFFECT
+        faults += [f"{name} {value!r}" for name, value in said.items() if name not in known and value is not None]
+    if faults:
+        raise ValueError(f"{where}: unsupported rules of decoding: {', '.join(faults)}; --ignore-rule leaves one out")
+
+    def token(name: str) -> int | None:
+        return _one_id(where, name, said.get(name, folder.config.get(name)))
+
+    ends = said.get("eos_token_id", folder.config.get("eos_token_id"))
+    end_ids = tuple(ends) if isinstance(ends, list) else (ends,)
+    pad_id = token("pad_token_id")
+    if pad_id is None or not all(isinstance(number, int) for number in end_ids):
+        raise ValueError(f"{where}: pad_token_id and eos_token_id must be given, are {pad_id} and {ends}")
+    return Rules(
+        start_id=token("decoder_start_token_id"),
+        end_ids=end_ids,
+        pad_id=pad_id,
+        forced_start_id=_one_id(where, "forced_bos_token_id", said.get("forced_bos_token_id")),
+        forced_end_id=_one_id(where, "forced_eos_token_id", said.get("forced_eos_token_id")),
+        suppressed_ids=_suppressed(where, said, end_ids),
+        max_length=said.get("max_length"),
+        max_new_tokens=said.get("max_new_tokens"),
+    )
+
+
+def _one_id(where: Path, name: str, value: Any) -> int | None:
+    if isinstance(value, list) and len(value) == 1:
+        (value,) = value
+    if value is not None and not isinstance(value, int):
+        raise ValueError(f"{where}: {name} must be one token, is {value!r}")
+    return value
+
+
+def _suppressed(where: Path, said: Mapping[str, Any], end_ids: Collection[int]) -> tuple[int, ...]:
+    """Single words that are never chosen. A bad word that is an end token counts for nothing, as in transformers."""
+    words: list[list[int]] = said.get("bad_words_ids") or []
+    if any(len(word) != 1 for word in words):
+        raise ValueError(f"{where}: bad_words_ids must be single tokens, are {words!r}; --ignore-rule leaves them out")
+    bad = {word[0] for word in words} - set(end_ids)
+    return tuple(sorted(bad | set(said.get("suppress_tokens") or ())))
