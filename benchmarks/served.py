@@ -37,9 +37,12 @@ PEER_BATCHES = (16, 32, 64, 128)
 LONG_TEXTS = 32
 JOINED = 12
 """Sentences that make one long text."""
-WORD = "Hello"
+WORD = "Help"
 TIMEOUT_SECONDS = 600.0
 POLL_SECONDS = 0.005
+
+FULL_STEPS = 2
+"""Of which the last one at least had every row, if the first was under way."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,7 @@ async def closed_loop(address: str, texts: Sequence[str], clients: int) -> list[
     async def client() -> None:
         async with AsyncClient(address, timeout_seconds=TIMEOUT_SECONDS) as connection:
             for index in left:
-                result = await connection.translate([texts[index]], truncate=True)
+                result = await connection.translate([texts[index]], truncate=True, scores=False)
                 found[index] = result.translations[0].text
 
     async with asyncio.TaskGroup() as group:
@@ -124,6 +127,7 @@ async def _word_among(server: ServerProcess, long_texts: Sequence[str]) -> float
     async with AsyncClient(server.address, timeout_seconds=TIMEOUT_SECONDS) as client:
         running = [asyncio.create_task(client.translate([text], truncate=True)) for text in long_texts]
         await _until_rows(server, len(long_texts))
+        await _until_stepped(server)
         started = time.perf_counter()
         await client.translate([WORD])
         waited = time.perf_counter() - started
@@ -143,6 +147,14 @@ async def _until_rows(server: ServerProcess, rows: int) -> None:
     async with asyncio.timeout(TIMEOUT_SECONDS):
         # The server is another process, which tells only when asked.
         while await asyncio.to_thread(server.metric, "dragoman_active_rows") != rows:  # noqa: ASYNC110
+            await asyncio.sleep(POLL_SECONDS)
+
+
+async def _until_stepped(server: ServerProcess) -> None:
+    """Wait until all rows have been decoded together: those that were admitted last may still be encoded."""
+    _, before = _step_figures(server)
+    async with asyncio.timeout(TIMEOUT_SECONDS):
+        while (await asyncio.to_thread(_step_figures, server))[1] < before + FULL_STEPS:  # noqa: ASYNC110
             await asyncio.sleep(POLL_SECONDS)
 
 

@@ -4,9 +4,8 @@ names and axes → shapes → encoder states and logits at sizes never traced �
 greedy tokens equal the reference decoder's → alone equals batched → what a reduced precision loses against float32.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -74,13 +73,12 @@ def translate_sample(checkpoint: Checkpoint, texts: Sequence[str]) -> Sample:
     Blank texts, and those beyond the model's limit, are left out.
     """
     rules, tokenizer = checkpoint.config.decoding, checkpoint.tokenizer
-    pairs = [pair for pair, _ in zip(_language_pairs(tokenizer), texts, strict=False)]
-    encoded = [(text, pair, tokenizer.encode(text, *pair)) for text, pair in zip(texts, pairs, strict=True)]
-    kept = [
-        (text, pair, tuple(ids))
-        for text, pair, ids in encoded
-        if len(ids) <= rules.max_source_tokens and ids != tokenizer.encode("", *pair)
-    ]
+    kept: list[tuple[str, tuple[str, str], tuple[int, ...]]] = []
+    for index, text in enumerate(texts):
+        pair = _languages(tokenizer, index)
+        ids = tokenizer.encode(text, *pair)
+        if len(ids) <= rules.max_source_tokens and ids != tokenizer.encode("", *pair):
+            kept.append((text, pair, tuple(ids)))
     sources = tuple(ids for _, _, ids in kept)
     prompts = tuple(tokenizer.prompt(target) for _, (_, target), _ in kept)
     order = sorted(range(len(kept)), key=lambda index: len(sources[index]))
@@ -100,10 +98,10 @@ def translate_sample(checkpoint: Checkpoint, texts: Sequence[str]) -> Sample:
     )
 
 
-def _language_pairs(tokenizer: Tokenizer) -> Iterator[tuple[str, str]]:
-    """Every language in its turn, without end."""
+def _languages(tokenizer: Tokenizer, index: int) -> tuple[str, str]:
+    """From which language and to which text `index` is; each has its turn."""
     sources, targets = tokenizer.source_languages or ("",), tokenizer.target_languages or ("",)
-    return ((sources[index % len(sources)], targets[(index + 1) % len(targets)]) for index in count())
+    return sources[index % len(sources)], targets[(index + 1) % len(targets)]
 
 
 def prove(
@@ -283,14 +281,14 @@ def check_tokens(found: Sequence[Decoded], sample: Sample, tolerance: Tolerance)
         if output.tokens[:sure] != right.tokens[:sure]:
             at = first_difference(output.tokens, right.tokens)
             raise VerificationError(f"greedy tokens: text {index} differs from the reference at token {at}")
-    texts = len(sample.outputs)
-    if whole < tolerance.whole * texts:
+    count = len(sample.outputs)
+    if whole < tolerance.whole * count:
         raise VerificationError(
-            f"greedy tokens: only {whole} of {texts} texts could be compared whole, {tolerance.whole:.0%} are needed; "
+            f"greedy tokens: only {whole} of {count} texts could be compared whole, {tolerance.whole:.0%} are needed; "
             f"the others hold a step whose two best logits lie within {tolerance.margin:.0e}"
         )
-    figures = {"texts": texts, "equal": texts, "compared_whole": whole, "whole_part": whole / texts}
-    return Check("greedy tokens", f"{texts} texts equal the reference's, {whole / texts:.1%} compared whole"), figures
+    figures = {"texts": count, "equal": count, "compared_whole": whole, "whole_part": whole / count}
+    return Check("greedy tokens", f"{count} texts equal the reference's, {whole / count:.1%} compared whole"), figures
 
 
 def check_loss(decoder: GraphDecoder, float32: Sample, most: Loss, accept: bool) -> tuple[Check, dict[str, Any]]:

@@ -57,7 +57,8 @@ class Translation:
     output_tokens: int
     """Tokens that the model wrote, the end token counted; 0 for a blank text."""
     score: float | None
-    """Mean natural log-probability of the chosen tokens, the end token included; None for a blank text, and unasked."""
+    """Mean natural log-probability of the chosen tokens, the end token included unless it was forced at the limit; None
+    where nothing was chosen, as for a blank text, and unasked."""
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,15 @@ class ServerSettings:
     batch_tokens: int = _setting(
         16384, "Most tokens, of sources and longest outputs together, that are decoded together, in one lane.", 1
     )
-    encode_tokens: int = _setting(2048, "Most source tokens that are encoded between two steps of decoding.", 1)
+    encode_tokens: int = _setting(
+        512, "Most source tokens that are encoded between two steps of decoding; a longer text is encoded alone.", 1
+    )
+    admission_steps: int = _setting(
+        3,
+        "Steps of decoding from one admission of texts to the next: with more, more are encoded together; with fewer, "
+        "a text waits less where others have just come.",
+        1,
+    )
     queue_sequences: int = _setting(1024, "Most texts that wait; a call beyond is refused.", 1)
     queue_tokens: int = _setting(
         262144, "Most tokens, of sources and longest outputs together, that wait; a call beyond is refused.", 1
@@ -99,6 +107,7 @@ class ServerSettings:
             encode_tokens=self.encode_tokens,
             queue_sequences=self.queue_sequences,
             queue_tokens=self.queue_tokens,
+            admission_steps=self.admission_steps,
             repetition=Repetition(self.repetition_tokens, self.repetition_times) if self.repetition_tokens else None,
         )
 

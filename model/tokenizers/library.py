@@ -1,5 +1,6 @@
 """The tokenizers library, as BART, T5, mBART, NLLB and BERT come with it."""
 
+import os
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +17,8 @@ class LibraryCutter:
 
     def __init__(self, folder: Path) -> None:
         """Raises FileNotFoundError or ValueError, with the file's name, if it is missing or not what it should be."""
+        # A batch of one text needs no threads but its caller's; the library would make one for each processor.
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         self._tokenizer = open_library(folder / LIBRARY_FILE)
 
     @property
@@ -30,11 +33,12 @@ class LibraryCutter:
 
     def ids(self, text: str) -> list[int]:
         """See `Cutter.ids`."""
-        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        # A batch, even of one text, is cut without the interpreter's lock; one text by itself is not.
+        return list(self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids)
 
     def pieces(self, text: str) -> list[Piece]:
         """See `Cutter.pieces`."""
-        found = self._tokenizer.encode(text, add_special_tokens=False)
+        found = self._tokenizer.encode_batch([text], add_special_tokens=False)[0]
         places = _bytes_before(text)
         parts = _one_after_another(found.offsets)
         return [

@@ -74,7 +74,7 @@ class Tokenizer(Protocol):
         """Text of target ids; control ids yield nothing."""
 
     def prompt(self, target_language: str = "") -> tuple[int, ...]:
-        """The ids that the decoder is fed before its first free choice, at least one.
+        """The ids that the decoder is fed before its first free choice; none where there is no decoder.
 
         Raises ValueError for a language that is not listed.
         """

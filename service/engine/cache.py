@@ -29,6 +29,8 @@ def rung(rungs: Sequence[int], needed: int) -> int:
 class SlotCache:
     """Arrays [slots, heads, capacity, head], one a name, that grow together.
 
+    They are parts of one block of memory, so that a row is moved or cleared in all of them at once.
+
     Cells are zero until they are written: a cell beyond a row's length is multiplied by a weight of 0, which a NaN
     would survive.
     """
@@ -40,18 +42,22 @@ class SlotCache:
         self._head_width = head_width
         self._dtype = dtype
         self._rungs = ladder(limit)
-        self.arrays: dict[str, NDArray[Any]] = {}
-        self._allocate(self._rungs[0])
+        self._block = self._zeros(self._rungs[0])
+
+    @property
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Views of the block, by name; they are others after `fit` and `shrink` have said True."""
+        return dict(zip(self._names, self._block, strict=True))
 
     @property
     def capacity(self) -> int:
         """Positions that each slot holds."""
-        return int(next(iter(self.arrays.values())).shape[2])
+        return int(self._block.shape[3])
 
     @property
     def nbytes(self) -> int:
         """Bytes of all arrays."""
-        return sum(array.nbytes for array in self.arrays.values())
+        return self._block.nbytes
 
     @property
     def bytes_per_position(self) -> int:
@@ -62,7 +68,7 @@ class SlotCache:
         """Fall back to the lowest rung, where nothing is held any more. True if it was on a higher one."""
         if self.capacity == self._rungs[0]:
             return False
-        self._allocate(self._rungs[0])
+        self._block = self._zeros(self._rungs[0])
         return True
 
     def fit(self, positions: int, rows: int) -> bool:
@@ -73,22 +79,19 @@ class SlotCache:
         capacity = rung(self._rungs, positions)
         if capacity <= self.capacity < 2 * capacity:
             return False
-        before, held = self.arrays, min(self.capacity, capacity)
-        self._allocate(capacity)
-        for name, array in self.arrays.items():
-            array[:rows, :, :held] = before[name][:rows, :, :held]
+        held = min(self.capacity, capacity)
+        block = self._zeros(capacity)
+        block[:, :rows, :, :held] = self._block[:, :rows, :, :held]
+        self._block = block
         return True
 
     def move(self, source: int, target: int) -> None:
         """Copy all that slot `source` holds over slot `target`."""
-        for array in self.arrays.values():
-            array[target] = array[source]
+        self._block[:, target] = self._block[:, source]
 
     def clear(self, slot: int) -> None:
         """Zero a slot."""
-        for array in self.arrays.values():
-            array[slot] = 0.0
+        self._block[:, slot] = 0.0
 
-    def _allocate(self, capacity: int) -> None:
-        shape = (self._slots, self._heads, capacity, self._head_width)
-        self.arrays = {name: np.zeros(shape, self._dtype) for name in self._names}
+    def _zeros(self, capacity: int) -> NDArray[Any]:
+        return np.zeros((len(self._names), self._slots, self._heads, capacity, self._head_width), self._dtype)

@@ -15,8 +15,11 @@ from dragoman.service.engine.sequence import Sequence
 
 Source = Row[int]
 
-ENCODE_TOKENS = 2048
+ENCODE_TOKENS = 512
 """Most source tokens that are encoded between two steps: the server's default."""
+
+ADMISSION_STEPS = 3
+"""Steps from one admission to the next: the server's default."""
 
 NO_LIMIT = 10**9
 
@@ -48,7 +51,7 @@ class Offline:
 
     def __init__(self, runners: Row[Runner], rules: DecodingRules, rows: int, *, scored: bool = True) -> None:
         """Log-probabilities are made only if `scored`."""
-        limits = Limits(rows, NO_LIMIT, ENCODE_TOKENS, queue_sequences=NO_LIMIT, queue_tokens=NO_LIMIT)
+        limits = Limits(rows, NO_LIMIT, ENCODE_TOKENS, NO_LIMIT, NO_LIMIT, ADMISSION_STEPS)
         self._rules = rules
         self._scored = scored
         self._engine = Engine(runners, limits, rules.end_ids, Silent(), forced_end_id=rules.forced_end_id)

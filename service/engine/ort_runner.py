@@ -120,8 +120,9 @@ class OrtRunner:
         self._lengths[rows] = [len(source) for source in sources]
         if self._cross.fit(int(self._lengths[: rows.stop].max()), first_row):
             self._bound = UNBOUND
+        held = self._cross.arrays
         for name, values in zip(names, encoded, strict=True):
-            self._cross.arrays[name][rows, :, :width] = values
+            held[name][rows, :, :width] = values
 
     @_refusals_told()
     def step(self, rows: Sequence[RowInput], only: int | None = None, scored: bool = True) -> list[Step]:
@@ -181,11 +182,12 @@ class OrtRunner:
 
     def _bind(self, part: slice) -> None:
         """Bind every input and output to the rows `part` of its buffer."""
+        past = self._past.arrays
         buffers: dict[str, NDArray[Any]] = {
             **self._small,
             **self._cross.arrays,
-            **self._past.arrays,
-            **{updated(name): array for name, array in self._past.arrays.items()},
+            **past,
+            **{updated(name): array for name, array in past.items()},
         }
         sizes = {"batch": part.stop - part.start, "source": self._cross.capacity, "capacity": self._past.capacity}
         self._binding.clear_binding_inputs()

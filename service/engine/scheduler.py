@@ -31,6 +31,8 @@ class Limits:
     """Most source tokens that are encoded between two steps, so that running rows never wait long."""
     queue_sequences: int
     queue_tokens: int
+    admission_steps: int = 0
+    """Steps from one admission to the next while rows run, so that several sources are encoded together."""
     repetition: Repetition | None = None
     """Where an output is stopped before its limit; None lets every loop run."""
 
@@ -94,6 +96,8 @@ class Scheduler:
         self._embedding: list[Sequence] = []
         self._most_rows = limits.rows
         self._relief = math.inf
+        self._steps = limits.admission_steps
+        """Since sequences were last admitted."""
 
     @property
     def rows(self) -> Row[Sequence]:
@@ -119,11 +123,14 @@ class Scheduler:
         """Take from the head of the queue what fits beside the running rows, in the order of arrival.
 
         With them it is at most `share` sequences. It is given by length, so that neighbours can be encoded together.
+        Nobody is taken so soon after others that those who come next had better be encoded with them.
         """
         self._relieve(now)
         embed: list[Sequence] = []
         insert: list[Sequence] = []
         first_row = len(self._rows)
+        if first_row and self._steps < self._limits.admission_steps:
+            return Admission((), (), first_row)
         occupied = sum(sequence.cost for sequence in self._rows)
         encoded = 0
         while self._queue and first_row + len(embed) + len(insert) < share:
@@ -147,10 +154,14 @@ class Scheduler:
             admitted.sort(key=bucket)
         self._rows += insert
         self._embedding = embed
+        if (embed or insert) and encoded <= self._limits.encode_tokens:
+            # Where more waits than may be encoded at once, waiting for more would gain nothing.
+            self._steps = 0
         return Admission(tuple(embed), tuple(insert), first_row)
 
     def update(self, steps: Row[Step | Exception], now: float) -> Removal:
         """Give each row its new token, and take out the rows that are finished by it or have an error instead."""
+        self._steps += 1
         for sequence, step in zip(self._rows, steps, strict=True):
             if isinstance(step, Exception):
                 sequence.end(Finish.FAILED, now, step)

@@ -39,7 +39,7 @@ def runner_of(bundle: Bundle, rows: int, threads: int = 1) -> OrtRunner:
 
 def start(bundle: Bundle, runner: OrtRunner, rows: int, repetition: Repetition | None = None, lanes: int = 1) -> Engine:
     rules = bundle.manifest.decoding
-    limits = Limits(rows, 10**6, 256, 10**4, 10**7, repetition)
+    limits = Limits(rows, 10**6, 256, 10**4, 10**7, repetition=repetition)
     runners = [runner, *(runner.another() for _ in range(lanes - 1))]
     engine = Engine(runners, limits, rules.end_ids, Silent())
     engine.start()

@@ -2,6 +2,7 @@ import dataclasses
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -127,6 +128,22 @@ def test_a_tokenizer_of_another_size_is_refused(checkpoint: Checkpoint, folder: 
     larger = dataclasses.replace(checkpoint.config.architecture, source_vocabulary=500, target_vocabulary=500)
     dataclasses.replace(checkpoint.config, architecture=larger).save(folder / "config.json")
     with pytest.raises(ValueError, match="source_vocabulary must be the tokenizer's 340 pieces, is 500"):
+        load_checkpoint(folder)
+
+
+@pytest.mark.parametrize(
+    ("rule", "fault"),
+    [
+        ({"prompt_tokens": 2}, "decoding.prompt_tokens must be the tokenizer's 1, is 2"),
+        ({"start_id": 5}, "decoding.start_id must be the tokenizer's 1, is 5"),
+    ],
+)
+def test_a_tokenizer_that_prompts_otherwise_than_the_rules_say_is_refused(
+    checkpoint: Checkpoint, folder: Path, rule: dict[str, Any], fault: str
+) -> None:
+    rules = dataclasses.replace(checkpoint.config.decoding, max_output_tokens=40, **rule)
+    dataclasses.replace(checkpoint.config, decoding=rules).save(folder / "config.json")
+    with pytest.raises(ValueError, match=fault):
         load_checkpoint(folder)
 
 

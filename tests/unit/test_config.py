@@ -87,6 +87,12 @@ def test_a_wrong_value_is_named_with_what_it_must_be_and_what_it_is(
         (("decoding", "end_ids"), [2, 99], "decoding.end_ids must be below the vocabulary's 60, is 99"),
         (("decoding", "pad_id"), 60, "decoding.pad_id must be below the vocabulary's 60, is 60"),
         (("decoding", "suppressed_ids"), [60], "decoding.suppressed_ids must be below the vocabulary's 60, is 60"),
+        (("decoding", "forced_end_id"), 60, "decoding.forced_end_id must be below the vocabulary's 60, is 60"),
+        (
+            ("decoding", "prompt_tokens"),
+            62,
+            "decoding.max_output_tokens must be at most max_positions, 100 less the 61 tokens before it, is 40",
+        ),
         (
             ("decoding", "max_source_tokens"),
             101,

@@ -44,3 +44,28 @@ def test_megabytes_of_subtags_are_no_work() -> None:
     with pytest.raises(UnknownLanguageError) as caught:
         resolve_language("target_language", "x-" * 2_000_000, ("fr",))
     assert len(str(caught.value)) < 120
+
+
+@pytest.mark.parametrize(
+    ("asked", "meant"),
+    [
+        ("fra_Latn", "fr"),
+        ("FRA-latn", "fr"),
+        ("zho_Hans", "zh-Hans"),
+        (">>fra<<", "fr"),
+        ("fr-CA", "fr"),
+    ],
+)
+def test_a_family_s_own_name_is_understood(asked: str, meant: str) -> None:
+    native = {"fra_Latn": "fr", ">>fra<<": "fr", "zho_Hans": "zh-Hans", "spa_Latn": "es"}
+    assert resolve_language("target_language", asked, ("fr", "zh-Hans", "zh-Hant"), native) == meant
+
+
+def test_a_family_s_own_name_of_a_language_that_is_not_offered_is_unknown() -> None:
+    with pytest.raises(UnknownLanguageError, match="'spa_Latn' is not known; this model has fr, de"):
+        resolve_language("target_language", "spa_Latn", ("fr", "de"), {"spa_Latn": "es"})
+
+
+@pytest.mark.parametrize("asked", ["", "fr", "zh-Hans", "und"])
+def test_a_language_that_no_file_tells_is_whatever_the_caller_says(asked: str) -> None:
+    assert resolve_language("source_language", asked, ("und",)) == "und"

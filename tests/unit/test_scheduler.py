@@ -135,6 +135,43 @@ def test_encoding_is_bounded_in_tokens_and_never_stops_altogether() -> None:
     assert scheduler.admit(0.0).insert == (huge,)
 
 
+def test_sources_that_come_one_by_one_are_encoded_together() -> None:
+    scheduler = running(sequence(max_output=100), limits=replace(ROOMY, admission_steps=3))
+    first, second, third = sequence(), sequence(), sequence()
+    for early in (first, second):
+        scheduler.queue.submit([early], 1.0)
+        scheduler.update(says(WORD), 1.0)
+        assert not scheduler.admit(1.0).insert
+    scheduler.queue.submit([third], 1.0)
+    scheduler.update(says(WORD), 1.0)
+    assert scheduler.admit(1.0).insert == (first, second, third)
+
+
+def test_one_that_comes_when_nobody_came_for_a_while_is_admitted_at_once() -> None:
+    scheduler = running(sequence(max_output=100), limits=replace(ROOMY, admission_steps=3))
+    for _ in range(3):
+        scheduler.update(says(WORD), 1.0)
+    scheduler.queue.submit([late := sequence()], 1.0)
+    assert scheduler.admit(1.0).insert == (late,)
+
+
+def test_nothing_is_waited_for_where_no_row_runs() -> None:
+    scheduler = running(sequence(), limits=replace(ROOMY, admission_steps=3))
+    scheduler.update(says(END), 1.0)
+    scheduler.queue.submit([next_one := sequence()], 1.0)
+    assert scheduler.admit(1.0).insert == (next_one,)
+
+
+def test_a_queue_that_fills_the_encoder_by_itself_is_admitted_at_every_step() -> None:
+    scheduler = Scheduled(replace(limits(encode_tokens=20), admission_steps=3))
+    scheduler.queue.submit([sequence(source=10, max_output=100) for _ in range(5)], 0.0)
+    admitted = []
+    for _ in range(3):
+        admitted.append(len(scheduler.admit(1.0).insert))
+        scheduler.update(says(*[WORD] * len(scheduler.rows)), 1.0)
+    assert admitted == [2, 2, 1]
+
+
 def test_no_more_than_its_share_is_admitted_to_a_lane() -> None:
     scheduler = running(sequence(), sequence())
     vector, text, late = sequence(max_output=0), sequence(), sequence()

@@ -11,7 +11,7 @@ from dragoman.service.cpus import allowed_cpus
 from dragoman.service.engine.repetition import Repetition
 from dragoman.service.settings import ServerSettings, meaning_of, variable_of
 
-UNITS = ("seconds", "bytes", "tokens", "rows", "texts", "sequences", "port", "lanes", "lane", "times")
+UNITS = ("seconds", "bytes", "tokens", "rows", "texts", "sequences", "port", "lanes", "lane", "times", "steps")
 
 
 def options() -> dict[str, click.Option]:

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from collections.abc import Sequence as Row
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,8 +28,9 @@ from dragoman.service.errors import (
 from dragoman.service.metrics import Metrics, ModelMetrics
 from dragoman.service.results import FinishReason, Pooling
 from dragoman.service.translator import CallLimits, Translator
-from tests.fake_runner import END, FakeRunner, log_prob_of
+from tests.fake_runner import END, START, FakeRunner, log_prob_of
 from tests.harness import MAX_CHARACTERS, MAX_SOURCE_TOKENS, eventually, manifest, text_of, token_of, tokenizer
+from tests.letters import FR, described
 
 FOREVER = 10**9
 
@@ -186,6 +188,80 @@ async def test_a_great_deal_of_text_is_tokenized_and_written_beside_the_loop() -
         texts = [text_of(24)] * 200
         assert (await translator.translate(texts)).texts == tuple(texts)
     assert threading.current_thread().name not in threads
+
+
+# --- languages
+
+
+MANY = manifest(source_languages=("en", "fr"), target_languages=("en", "fr"))
+
+
+@asynccontextmanager
+async def speaking(**description: Any) -> AsyncIterator[Translator]:
+    """A model of two languages, whose FakeRunner says the tag it was prompted with, and which reads its tags aloud."""
+    async with translating(FakeRunner(prompt_tokens=2), MANY) as bench:
+        tokenizer = described(control_ids=(END,), unknown_id=None, **description)
+        metrics = ModelMetrics(Metrics(CollectorRegistry()), "fake", MANY.target_languages)
+        yield Translator(MANY, tokenizer, bench.engine, CallLimits(1000, 2**20), metrics)
+
+
+async def test_source_and_target_have_their_tokens() -> None:
+    async with speaking(before=("source",), prompt=(START, "target")) as translator:
+        for source, target, said in (
+            ("en", "fr", "\xf0\xe0ab"),
+            ("fr", "en", "\xe0\xf0ab"),
+            ("fr", "fr", "\xf0\xf0ab"),
+        ):
+            result = await translator.translate(["ab"], source_language=source, target_language=target)
+            assert result.texts == (said,)
+            assert (result.translations[0].source_tokens, result.translations[0].output_tokens) == (4, 5)
+
+
+async def test_calls_with_other_targets_run_together() -> None:
+    async with speaking(before=("source",), prompt=(START, "target")) as translator:
+        calls = [
+            translator.translate([text] * 2, source_language="en", target_language=target)
+            for text, target in (("ab", "fr"), ("cde", "en"), ("f", "fr"), ("gh", "en"))
+        ]
+        found = [result.texts for result in await asyncio.gather(*calls)]
+    assert found == [("\xf0\xe0ab",) * 2, ("\xe0\xe0cde",) * 2, ("\xf0\xe0f",) * 2, ("\xe0\xe0gh",) * 2]
+
+
+async def test_the_family_s_own_names_of_languages_are_understood() -> None:
+    async with speaking(before=("source",), prompt=(START, "target")) as translator:
+        result = await translator.translate(["ab"], source_language="eng", target_language="FRA")
+    assert result.texts == ("\xf0\xe0ab",)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "field"), [("en", "", "target"), ("", "fr", "source"), ("en", "xx", "target")]
+)
+async def test_one_of_several_languages_must_be_named_and_known(source: str, target: str, field: str) -> None:
+    async with speaking(before=("source",), prompt=(START, "target")) as translator:
+        with pytest.raises(UnknownLanguageError, match="this model has en, fr") as caught:
+            await translator.translate(["ab"], source_language=source, target_language=target)
+    assert caught.value.field == f"{field}_language"
+
+
+async def test_a_blank_text_of_any_language_is_answered_without_the_engine() -> None:
+    async with speaking(before=("target",), after=(END, "source"), prompt=(START, "target")) as translator:
+        result = await translator.translate(["", "ab", " "], source_language="en", target_language="fr")
+    assert [translation.source_tokens for translation in result.translations] == [0, 5, 0]
+
+
+async def test_a_cut_source_keeps_all_the_tokens_at_its_end() -> None:
+    async with speaking(after=(END, "source"), prompt=(START, "target")) as translator:
+        texts = ["x" * (MAX_SOURCE_TOKENS - 2), "x" * (MAX_SOURCE_TOKENS - 1)]
+        result = await translator.embed(texts, source_language="fr", pooling=Pooling.NONE, truncate=True)
+    ids = [[token.id for token in embedding.tokens] for embedding in result.embeddings]
+    assert ids[0] == ids[1] == [*[ord("x")] * (MAX_SOURCE_TOKENS - 2), END, FR]
+    assert [embedding.source_truncated for embedding in result.embeddings] == [False, True]
+
+
+async def test_an_embedding_has_the_source_s_token_and_no_target_s() -> None:
+    async with speaking(before=("target", "source"), prompt=(START, "target")) as translator:
+        result = await translator.embed(["ab"], source_language="fr", pooling=Pooling.NONE)
+    assert [token.id for token in result.embeddings[0].tokens] == [FR, ord("a"), ord("b"), END]
 
 
 # --- callers who do not wait to the end
