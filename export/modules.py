@@ -113,16 +113,6 @@ def join(maps: Sequence[LinearMap]) -> LinearMap:
     return linear(weight, bias)
 
 
-def add_bias(found: LinearMap, more: Tensor) -> LinearMap:
-    """The same map, weights shared, with `more` [out] added to its bias."""
-    bias = fixed(more if found.bias is None else found.bias + more)
-    if isinstance(found, Int8Linear):
-        return Int8Linear((found.weight, found.scale), bias)
-    if isinstance(found, WideLinear):
-        return WideLinear((found.weight, found.exponent), bias)
-    return linear(cast(nn.Parameter, found.weight), bias)
-
-
 def fixed(tensor: Tensor) -> nn.Parameter:
     """A parameter that nothing trains."""
     return nn.Parameter(tensor, requires_grad=False)
@@ -286,10 +276,9 @@ class DecoderGraph(nn.Module):
         layers = [cast(DecoderLayer, layer) for layer in model.decoder]
         self.attentions = nn.ModuleList(CachedAttention(layer.self_attention, width) for layer in layers)
         self.cross_attentions = nn.ModuleList(CrossAttention(layer.cross_attention, width) for layer in layers)
+        self.projection = model.projection
+        self.suppressed = torch.tensor(rules.suppressed_ids, dtype=torch.int64)
         self.bias = None if model.decoder_bias is None else DistanceBias(model.decoder_bias)
-        suppressed = torch.zeros(model.config.target_vocabulary)
-        suppressed[list(rules.suppressed_ids)] = -torch.inf
-        self.projection = add_bias(model.projection, suppressed)
 
     def forward(
         self,
@@ -313,10 +302,18 @@ class DecoderGraph(nn.Module):
             attend_self = partial(self.attentions[index], caches=held, position=position, visible=so_far)
             x = layer(x, attend_self, partial(self.cross_attentions[index], key=key, value=value, visible=source))
             carried += held
-        logits = self.projection(self.model.decoder_norm(x)[:, 0])
+        logits = suppress(self.projection(self.model.decoder_norm(x)[:, 0]), self.suppressed)
         next_token = largest(logits)
         log_prob = torch.cond(scored, log_probability, only_logit, (logits, next_token, pick_one(logits, next_token)))
         return (next_token, log_prob, *((logits,) if self.logits else ()), *carried)
+
+
+def suppress(logits: Tensor, ids: Tensor) -> Tensor:
+    """logits [B, V], those of `ids` made minus infinity: a few cells are written, not all of them read."""
+    if not len(ids):
+        return logits
+    places = ids.expand(logits.shape[0], -1)
+    return logits.scatter(1, places, torch.full_like(places, -torch.inf, dtype=logits.dtype))
 
 
 def log_probability(logits: Tensor, token: Tensor, _logit: Tensor) -> Tensor:

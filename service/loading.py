@@ -111,6 +111,13 @@ def load_model(bundle: Bundle, settings: ServerSettings) -> LoadedModel:
     )
 
 
+def as_configured(wanted: str, provider: str, has_device: bool) -> bool:
+    """Whether the setting `wanted` is met by `provider`, an execution provider's name, with a GPU or without."""
+    if wanted == "auto" and not has_device:
+        return True
+    return provider == f"{'CPU' if wanted == 'cpu' else 'CUDA'}ExecutionProvider"
+
+
 def warm_up(runner: Runner, sources: Sequence[Sequence[int]], manifest: Manifest, max_rows: int) -> None:
     """Run what calls will run, in small and in full batches, so that the first caller does not pay for it."""
     if not sources:

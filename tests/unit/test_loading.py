@@ -16,6 +16,7 @@ from dragoman.service.loading import (
     INSTALL_RUNTIME,
     WARMUP_STEPS,
     StartupError,
+    as_configured,
     check_runtime,
     load_model,
     verify_model,
@@ -211,3 +212,20 @@ def test_warming_up_does_with_what_there_is() -> None:
     warm_up(runner, [(*range(10, 20), END)], manifest(), max_rows=4)
     assert runner.batches == [1] * WARMUP_STEPS
     warm_up(runner, [], manifest(), max_rows=4)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "provider", "has_device", "met"),
+    [
+        ("cpu", "CPUExecutionProvider", True, True),
+        ("cuda", "CPUExecutionProvider", True, False),
+        ("cuda", "CUDAExecutionProvider", True, True),
+        ("auto", "CPUExecutionProvider", True, False),
+        ("auto", "CUDAExecutionProvider", True, True),
+        ("auto", "CPUExecutionProvider", False, True),
+    ],
+)
+def test_auto_is_met_by_the_cpu_only_where_there_is_no_gpu(
+    wanted: str, provider: str, has_device: bool, met: bool
+) -> None:
+    assert as_configured(wanted, provider, has_device) is met
