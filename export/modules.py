@@ -252,9 +252,8 @@ class DecoderGraph(nn.Module):
         layers = [cast(DecoderLayer, layer) for layer in model.decoder]
         self.attentions = nn.ModuleList(CachedAttention(layer.self_attention, width) for layer in layers)
         self.cross_attentions = nn.ModuleList(CrossAttention(layer.cross_attention, width) for layer in layers)
-        suppressed = torch.zeros(model.config.target_vocabulary)
-        suppressed[list(rules.suppressed_ids)] = -torch.inf
-        self.projection = add_bias(model.projection, suppressed)
+        self.projection = model.projection
+        self.suppressed = torch.tensor(rules.suppressed_ids, dtype=torch.int64)
 
     def forward(
         self,
@@ -276,10 +275,18 @@ class DecoderGraph(nn.Module):
             attend_self = partial(self.attentions[index], caches=held, position=position, visible=so_far)
             x = layer(x, attend_self, partial(self.cross_attentions[index], key=key, value=value, visible=source))
             carried += held
-        logits = self.projection(self.model.decoder_norm(x)[:, 0])
+        logits = suppress(self.projection(self.model.decoder_norm(x)[:, 0]), self.suppressed)
         next_token = largest(logits)
         log_prob = torch.cond(scored, log_probability, only_logit, (logits, next_token, pick_one(logits, next_token)))
         return (next_token, log_prob, *((logits,) if self.logits else ()), *carried)
+
+
+def suppress(logits: Tensor, ids: Tensor) -> Tensor:
+    """logits [B, V], those of `ids` made minus infinity: a few cells are written, not all of them read."""
+    if not len(ids):
+        return logits
+    places = ids.expand(logits.shape[0], -1)
+    return logits.scatter(1, places, torch.full_like(places, -torch.inf, dtype=logits.dtype))
 
 
 def log_probability(logits: Tensor, token: Tensor, _logit: Tensor) -> Tensor:

@@ -6,9 +6,9 @@ of rows or a capacity changes.
 """
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnxruntime
@@ -18,7 +18,7 @@ from dragoman.export.bundle import WEIGHTS_FILE, Bundle
 from dragoman.export.graphs import (
     DECODER_FILE,
     ENCODER_FILE,
-    bind_axes,
+    TensorSpec,
     cross_key,
     cross_value,
     decoder_spec,
@@ -103,6 +103,7 @@ class OrtRunner:
         self._positions_used = 0
         self._binding = self._decoder.io_binding()
         self._bound = UNBOUND
+        self._places: list[Place] = []
 
     @_refusals_told()
     def embed(self, sources: Sequence[Sequence[int]]) -> list[NDArray[np.float32]]:
@@ -119,7 +120,7 @@ class OrtRunner:
         rows = slice(first_row, first_row + len(sources))
         self._lengths[rows] = [len(source) for source in sources]
         if self._cross.fit(int(self._lengths[: rows.stop].max()), first_row):
-            self._bound = UNBOUND
+            self._unbind()
         held = self._cross.arrays
         for name, values in zip(names, encoded, strict=True):
             held[name][rows, :, :width] = values
@@ -129,7 +130,7 @@ class OrtRunner:
         """See `Runner`."""
         part = slice(0, len(rows)) if only is None else slice(only, only + 1)
         if self._past.fit(max(row.position for row in rows) + 1, len(rows)):
-            self._bound = UNBOUND
+            self._unbind()
         if part != self._bound:
             self._bind(part)
         self._small["token"][part, 0] = [row.token for row in rows[part]]
@@ -156,7 +157,7 @@ class OrtRunner:
         """See `Runner`."""
         shrunk = [cache.shrink() for cache in (self._cross, self._past)]
         if any(shrunk):
-            self._bound = UNBOUND
+            self._unbind()
             give_back_memory()
         self._positions_used = 0
         self._lengths[:] = 0
@@ -182,25 +183,54 @@ class OrtRunner:
 
     def _bind(self, part: slice) -> None:
         """Bind every input and output to the rows `part` of its buffer."""
-        past = self._past.arrays
-        buffers: dict[str, NDArray[Any]] = {
-            **self._small,
-            **self._cross.arrays,
-            **past,
-            **{updated(name): array for name, array in past.items()},
-        }
-        sizes = {"batch": part.stop - part.start, "source": self._cross.capacity, "capacity": self._past.capacity}
+        rows = part.stop - part.start
+        self._places = self._places or self._find_places()
         self._binding.clear_binding_inputs()
         self._binding.clear_binding_outputs()
-        for bind, specs in (
-            (self._binding.bind_input, self._decoder_spec.inputs),
-            (self._binding.bind_output, self._decoder_spec.outputs),
-        ):
-            for spec in specs:
-                buffer = buffers[spec.name][part] if spec.axes else buffers[spec.name]
-                # A pointer keeps nothing alive: the buffers are held by self, and replaced only where bound anew.
-                bind(spec.name, "cpu", 0, buffer.dtype, bind_axes(spec, sizes), buffer.ctypes.data)
+        for bind, name, buffer, tail, pointer, stride in self._places:
+            # A pointer keeps nothing alive: the buffers are held by self, and replaced only where bound anew.
+            shape = buffer.shape if tail is None else (rows, *tail)
+            bind(name, "cpu", 0, buffer.dtype, shape, pointer + part.start * stride)
         self._bound = part
+
+    def _find_places(self) -> list["Place"]:
+        past = self._past.arrays
+        carried = {updated(name): array for name, array in past.items()}
+        buffers: dict[str, NDArray[Any]] = {**self._small, **self._cross.arrays, **past, **carried}
+        return [
+            Place.of(bind, spec, buffers[spec.name])
+            for bind, specs in (
+                (self._binding.bind_input, self._decoder_spec.inputs),
+                (self._binding.bind_output, self._decoder_spec.outputs),
+            )
+            for spec in specs
+        ]
+
+    def _unbind(self) -> None:
+        """After a change of the caches: nothing is bound any more, and everything lies elsewhere."""
+        self._bound = UNBOUND
+        self._places = []
+
+
+class Place(NamedTuple):
+    """Where an input or output of a step lies, whatever the rows: looked up once, since they change often."""
+
+    bind: Callable[..., None]
+    """Of the binding."""
+    name: str
+    buffer: NDArray[Any]
+    tail: tuple[int, ...] | None
+    """The shape of one row; None where there are no rows."""
+    pointer: int
+    stride: int
+    """From one row to the next, in bytes."""
+
+    @classmethod
+    def of(cls, bind: Callable[..., None], spec: TensorSpec, buffer: NDArray[Any]) -> "Place":
+        """The place of `buffer`, which is bound as `spec`."""
+        if not spec.axes:
+            return cls(bind, spec.name, buffer, None, buffer.ctypes.data, 0)
+        return cls(bind, spec.name, buffer, buffer.shape[1:], buffer.ctypes.data, buffer.strides[0])
 
 
 def _small_buffers(rows: int) -> dict[str, NDArray[Any]]:
