@@ -1,6 +1,7 @@
 """Imported models against transformers: logits, and what greedy decoding chooses."""
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -56,3 +57,20 @@ def test_greedy_tokens_are_those_of_generate(pair: tuple[Any, Checkpoint]) -> No
         assert output.tokens[:sure] == right[:sure]
         assert sure < len(output.tokens) or output.tokens == right
     assert sum(len(set(output.tokens)) for output in found) >= 8 * len(found)
+
+
+@pytest.mark.parametrize("name", ["marian", "bart", "nllb"])
+def test_rules_of_the_files_are_kept(name: str, tmp_path: Path) -> None:
+    said = {"suppress_tokens": [8, 9, 10], "forced_eos_token_id": 0 if name == "marian" else 2, "max_length": 14}
+    said["forced_bos_token_id"] = 102 if name == "nllb" else 7  # of nllb, the one target that is left
+    model = make(BART_LIKE[name], tmp_path / name, said)
+    checkpoint = load_any(tmp_path / name, BART_LIKE[name].family, tmp_path / "tokenizer")
+    sources, prompts = prompted(checkpoint, sentences(12))
+    assert {prompt[1] for prompt in prompts} == {said["forced_bos_token_id"]}
+    most = checkpoint.config.decoding.max_output_tokens
+    found = greedy(checkpoint.model, checkpoint.config.decoding, sources, [most] * len(sources), prompts)
+    for source, output in zip(sources, found, strict=True):
+        made = model.generate(input_ids=torch.tensor([source]), num_beams=1, do_sample=False)[0].tolist()
+        sure = next((step for step, margin in enumerate(output.margins) if margin < 1e-3), len(output.tokens))
+        assert output.tokens[:sure] == tuple(made[2:])[:sure]
+    assert any(output.finish == "length" for output in found)
