@@ -79,7 +79,7 @@ def make(variant: Variant, folder: Path, generation: Mapping[str, Any] | None = 
             if "embed_positions" in name and parameter.requires_grad:
                 parameter.mul_(5)
             elif name.endswith(("q_proj.weight", "k_proj.weight")):
-                parameter.mul_(1.5)
+                parameter.mul_(1.5 if variant.family == "marian" else 1.2)
             elif name.endswith("encoder_attn.out_proj.weight"):
                 parameter.mul_(0.3)
         if hasattr(model, "final_logits_bias"):
@@ -289,13 +289,13 @@ BART_LIKE = {
     "marian, untied": Variant(
         "marian", "MarianMTModel", marian, {"tie_word_embeddings": False, "scale_embedding": True}
     ),
-    "m2m100": Variant("m2m100", f"M2M100{SEQ2SEQ}", m2m100, {}, seed=3),
+    "m2m100": Variant("m2m100", f"M2M100{SEQ2SEQ}", m2m100, {}, seed=1),
     "m2m100, untied": Variant("m2m100", f"M2M100{SEQ2SEQ}", m2m100, {"tie_word_embeddings": False}),
     "nllb": Variant("nllb", f"M2M100{SEQ2SEQ}", nllb, {}),
-    "bart": Variant("bart", f"Bart{SEQ2SEQ}", bart, {}),
-    "bart, untied": Variant("bart", f"Bart{SEQ2SEQ}", bart, {"tie_word_embeddings": False}),
+    "bart": Variant("bart", f"Bart{SEQ2SEQ}", bart, {}, seed=2),
+    "bart, untied": Variant("bart", f"Bart{SEQ2SEQ}", bart, {"tie_word_embeddings": False}, seed=1),
     "mbart": Variant("mbart", f"MBart{SEQ2SEQ}", mbart, {"scale_embedding": True, "activation_function": "gelu_new"}),
-    "mbart50": Variant("mbart50", f"MBart{SEQ2SEQ}", mbart50, {"scale_embedding": True}),
+    "mbart50": Variant("mbart50", f"MBart{SEQ2SEQ}", mbart50, {"scale_embedding": True}, seed=2),
     "pegasus": Variant("pegasus", f"Pegasus{SEQ2SEQ}", pegasus, {"activation_function": "relu"}),
 }
 """Families of `dragoman.model.importing.bart_like`, in all their kinds."""
