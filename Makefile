@@ -20,7 +20,7 @@ FLOAT32 := build/bundle/en-fr
 TEXTS := benchmarks/data/tatoeba.tsv
 PEERS := build/peers/.installed
 
-.PHONY: help install serve test check lint types bundle bench bench-served wheel wheel-test clean
+.PHONY: help install serve test check lint types views deploy-lint bundle bench bench-served wheel wheel-test clean
 
 help: ## List these targets.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 14
@@ -58,6 +58,13 @@ types: $(INSTALLED) ## Check types.
 	mkdir -p build/types/dragoman
 	ln -sfn ../../../model ../../../export ../../../service ../../../protos/dragoman/v1 build/types/dragoman
 	$(BIN)/mypy
+
+views: $(INSTALLED) ## Make the dashboards, the rules and the pages anew that are made from the code.
+	$(BIN)/python -m dragoman.service.views deploy
+	$(BIN)/python -m dragoman.service.cli.documentation docs
+
+deploy-lint: $(SERVING) ## Check the rules, every alert, and a live server's metrics with promtool.
+	.ci/deploy-lint $(VENV) $(BUNDLE)
 
 bench: $(PEERS) ## Measure beside CTranslate2, transformers and optimum-onnx: about 30 minutes on two quiet cores.
 	build/peers/bin/python -m benchmarks.steps

@@ -1,7 +1,7 @@
 """The bundle: the folder that `export` writes and `service` reads, and nothing else passes between them.
 
     manifest.json     what the bundle is, how to decode with it, and its other files with size and sha256
-    encoder.onnx      decoder.onnx      weights.bin
+    encoder.onnx      decoder.onnx      weights.bin         no decoder.onnx in a bundle that only embeds
     product.onnx      one product with a known answer, in int8 bundles only
     tokenizer/        the tokenizer's own files
     golden.json       texts with the reference's answers, to replay where the bundle will run
@@ -21,7 +21,7 @@ from pydantic.dataclasses import dataclass
 
 from dragoman.export.graphs import Dimensions
 from dragoman.export.precision import Precision
-from dragoman.model.config import STRICT, DecodingRules, explain
+from dragoman.model.config import STRICT, DecodingRules, EmbeddingRules, explain
 
 FORMAT_VERSION = 2
 """Raised with every change that an older reader cannot understand."""
@@ -68,6 +68,12 @@ class Manifest:
     """A longer text is refused, or cut, before it is tokenized."""
     files: tuple[FileEntry, ...]
     """Every file but the manifest itself."""
+    embedding: EmbeddingRules = EmbeddingRules()
+
+    @property
+    def translates(self) -> bool:
+        """Whether there is a decoder; a bundle without one only embeds."""
+        return self.dimensions.decoder_layers > 0
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -85,6 +91,8 @@ class GoldenText:
     source_language: str = ""
     """BCP-47, as `target_language`; "" where the tokenizer knows of none."""
     target_language: str = ""
+    mean_state: tuple[float, ...] = ()
+    """The mean of the reference's states over all tokens, where there is no decoder and so no other answer."""
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ from dragoman.export.int8 import quantize
 from dragoman.export.onnx_files import dimensions_of, write_graphs, write_product
 from dragoman.export.precision import TOLERANCES, Precision
 from dragoman.export.proof import Proof, Sample, clear_cut, prove, translate_sample
+from dragoman.export.state_proof import encode_sample, prove_states
 from dragoman.export.verify import Progress, verify_bundle
 from dragoman.model.checkpoint import Checkpoint, own_weights
 from dragoman.model.folders import replacing
@@ -109,21 +110,9 @@ def _fill(folder: Path, checkpoint: Checkpoint, options: ExportOptions, progress
 
     progress("reference answers")
     texts = options.texts or made_up_texts(checkpoint.tokenizer, large=float32_bytes >= LARGE_BYTES)
-    sample = translate_sample(reference, texts)
-    if not options.texts and TOLERANCES[options.precision].whole:
-        sample = clear_cut(sample, TOLERANCES[options.precision].margin, GOLDEN_TEXTS)
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:  # not in /tmp, which may lie in memory
-        proof = prove(
-            reference,
-            Bundle(folder, _manifest(folder, checkpoint, options.precision)),
-            sample,
-            Path(scratch),
-            float32=None if reference is checkpoint else translate_sample(checkpoint, texts),
-            accept_loss=options.force,
-            threads=options.threads,
-            progress=progress,
-        )
-    golden = pick_golden(sample, TOLERANCES[options.precision].replay_margin)
+    bundle = Bundle(folder, _manifest(folder, checkpoint, options.precision))
+    prove_it = _prove_decoder if bundle.manifest.translates else _prove_encoder
+    proof, golden = prove_it(checkpoint, reference, bundle, texts, options, progress)
     (folder / GOLDEN_FILE).write_bytes(TypeAdapter(tuple[GoldenText, ...]).dump_json(golden, indent=1) + b"\n")
     report = _report(float32_bytes, options.precision, folder, proof)
     (folder / REPORT_FILE).write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n")
@@ -132,6 +121,54 @@ def _fill(folder: Path, checkpoint: Checkpoint, options: ExportOptions, progress
     progress("replay")
     verify_bundle(open_bundle(folder), threads=options.threads)
     return proof
+
+
+def _prove_decoder(
+    checkpoint: Checkpoint,
+    reference: Checkpoint,
+    bundle: Bundle,
+    texts: Sequence[str],
+    options: ExportOptions,
+    progress: Progress,
+) -> tuple[Proof, tuple[GoldenText, ...]]:
+    """The proof of a bundle that translates, and its golden texts."""
+    sample = translate_sample(reference, texts)
+    if not options.texts and TOLERANCES[options.precision].whole:
+        sample = clear_cut(sample, TOLERANCES[options.precision].margin, GOLDEN_TEXTS)
+    with tempfile.TemporaryDirectory(dir=bundle.folder) as scratch:  # not in /tmp, which may lie in memory
+        proof = prove(
+            reference,
+            bundle,
+            sample,
+            Path(scratch),
+            float32=None if reference is checkpoint else translate_sample(checkpoint, texts),
+            accept_loss=options.force,
+            threads=options.threads,
+            progress=progress,
+        )
+    return proof, pick_golden(sample, TOLERANCES[options.precision].replay_margin)
+
+
+def _prove_encoder(
+    checkpoint: Checkpoint,
+    reference: Checkpoint,
+    bundle: Bundle,
+    texts: Sequence[str],
+    options: ExportOptions,
+    progress: Progress,
+) -> tuple[Proof, tuple[GoldenText, ...]]:
+    """The proof of a bundle that only embeds, and its golden texts."""
+    sample = encode_sample(reference, texts)
+    proof = prove_states(
+        reference,
+        bundle,
+        sample,
+        float32=None if reference is checkpoint else encode_sample(checkpoint, texts),
+        accept_loss=options.force,
+        threads=options.threads,
+        progress=progress,
+    )
+    return proof, sample.golden(spread(range(len(sample.sources)), sample.sources))
 
 
 def _manifest(folder: Path, checkpoint: Checkpoint, precision: Precision) -> Manifest:
@@ -146,6 +183,7 @@ def _manifest(folder: Path, checkpoint: Checkpoint, precision: Precision) -> Man
         precision=precision,
         dimensions=dimensions_of(config.architecture),
         decoding=config.decoding,
+        embedding=config.embedding,
         max_source_characters=CHARACTERS_PER_TOKEN * config.decoding.max_source_tokens,
         files=list_files(folder),
     )
@@ -174,8 +212,6 @@ def pick_golden(sample: Sample, margin: float) -> tuple[GoldenText, ...]:
     rows = list(range(len(sample.outputs)))
     clear = [row for row in rows if min(sample.outputs[row].margins, default=margin) >= margin]
     chosen = clear if len(clear) >= GOLDEN_TEXTS else rows
-    chosen.sort(key=lambda row: len(sample.sources[row]))
-    stride = max(1, len(chosen) // GOLDEN_TEXTS)
     return tuple(
         GoldenText(
             sample.texts[row],
@@ -185,8 +221,14 @@ def pick_golden(sample: Sample, margin: float) -> tuple[GoldenText, ...]:
             sample.outputs[row].margins,
             *sample.languages[row],
         )
-        for row in chosen[::stride]
+        for row in spread(chosen, sample.sources)
     )
+
+
+def spread(rows: Sequence[int], sources: Sequence[Sequence[int]]) -> list[int]:
+    """As many of `rows` as golden.json holds at least, or all, of all lengths that their sources have."""
+    ordered = sorted(rows, key=lambda row: len(sources[row]))
+    return ordered[:: max(1, len(ordered) // GOLDEN_TEXTS)]
 
 
 def made_up_texts(tokenizer: Tokenizer, *, large: bool = False) -> list[str]:

@@ -35,7 +35,8 @@ class Dimensions:
     """What the fixed axes of a model's graphs measure."""
 
     encoder_layers: Annotated[int, Field(ge=1)]
-    decoder_layers: Annotated[int, Field(ge=1)]
+    decoder_layers: Annotated[int, Field(ge=0)]
+    """0 in an encoder alone: its bundle has no decoder's graph."""
     heads: Annotated[int, Field(ge=1)]
     head_width: Annotated[int, Field(ge=1)]
     d_model: Annotated[int, Field(ge=1)]

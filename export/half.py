@@ -66,11 +66,11 @@ def multiply(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 class HalfLinear(nn.Module):
     """Stands in for a `nn.Linear` whose result another product or attention takes."""
 
-    def __init__(self, weight: Tensor, bias: Tensor, limits: Tensor) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None, limits: Tensor) -> None:
         """weight [out, in], bias [out], and limits [out]: the largest value, up or down, of each result."""
         super().__init__()
         self.weight = nn.Parameter(weight.half(), requires_grad=False)
-        self.bias = nn.Parameter(bias.half(), requires_grad=False)
+        self.bias = None if bias is None else nn.Parameter(bias.half(), requires_grad=False)
         self.register_buffer("limits", limits.half())
 
     def forward(self, x: Tensor) -> Tensor:
@@ -82,8 +82,10 @@ class HalfLinear(nn.Module):
 
 def join_halves(maps: Sequence[HalfLinear]) -> HalfLinear:
     """One map that gives what `maps` give, side by side."""
-    parts = [(each.weight, each.bias, each.get_buffer("limits")) for each in maps]
-    return HalfLinear(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
+    biases: list[Tensor] = [each.bias for each in maps if each.bias is not None]
+    weight = torch.cat([each.weight for each in maps])
+    limits = torch.cat([each.get_buffer("limits") for each in maps])
+    return HalfLinear(weight, torch.cat(biases) if biases else None, limits)
 
 
 class HalfAttention(MultiHeadAttention):
@@ -99,11 +101,13 @@ class HalfAttention(MultiHeadAttention):
         for name, part in parts.items():
             self.add_module(name, part)
 
-    def forward(self, x: Tensor, memory: Tensor, visible: Tensor) -> Tensor:
-        """x [B, T, D] attends to memory [B, S, D] where visible [B|1, 1, T|1, S] -> [B, T, D]."""
+    def forward(self, x: Tensor, memory: Tensor, visible: Tensor, bias: Tensor | None = None) -> Tensor:
+        """See `MultiHeadAttention.forward`."""
         query, key, value = (each.float() for each in self.project(x, memory))
-        scores = ((query @ key.transpose(2, 3)) * query.shape[-1] ** -0.5).half().float()
-        weights = scores.masked_fill(~visible, -torch.inf).softmax(dim=-1).half().float()
+        scores = ((query @ key.transpose(2, 3)) * query.shape[-1] ** -0.5).half()
+        if bias is not None:
+            scores = scores + bias.half()
+        weights = scores.float().masked_fill(~visible, -torch.inf).softmax(dim=-1).half().float()
         return self.conclude((weights @ value).half())
 
 
@@ -155,7 +159,12 @@ def _replace(module: nn.Module, where: str, tables: dict[Tensor, Table], limit: 
                 name, HalfAttention(child, {**parts, "output": _wide(child.output, f"{path}.output", tables)})
             )
         elif isinstance(child, FeedForward):
-            child.add_module("inner", _narrow(child.inner, f"{path}.inner", LARGEST))
+            if child.gate is None:
+                child.add_module("inner", _narrow(child.inner, f"{path}.inner", LARGEST))
+            else:
+                # Their product, in float32, is clamped only where it enters the next map.
+                child.add_module("inner", _wide(child.inner, f"{path}.inner", tables))
+                child.add_module("gate", _wide(child.gate, f"{path}.gate", tables))
             child.add_module("outer", _wide(child.outer, f"{path}.outer", tables))
         elif isinstance(child, nn.Linear):
             module.add_module(name, _wide(child, path, tables))
@@ -166,10 +175,11 @@ def _replace(module: nn.Module, where: str, tables: dict[Tensor, Table], limit: 
 
 
 def _narrow(found: nn.Module, path: str, limit: float) -> HalfLinear:
-    weight, bias = found.get_parameter("weight").detach(), found.get_parameter("bias").detach()
-    _check_finite(f"{path}.weight", weight.half(), weight)
-    _check_finite(f"{path}.bias", bias.half(), bias)
-    return HalfLinear(weight, bias, torch.full_like(bias, limit))
+    parameters = {name: parameter.detach() for name, parameter in found.named_parameters()}
+    for name, parameter in parameters.items():
+        _check_finite(f"{path}.{name}", parameter.half(), parameter)
+    weight = parameters["weight"]
+    return HalfLinear(weight, parameters.get("bias"), weight.new_full((len(weight),), limit))
 
 
 def _wide(found: nn.Linear, path: str, tables: dict[Tensor, Table]) -> WideLinear:

@@ -129,4 +129,6 @@ def _stand_in(child: nn.Linear | nn.Embedding, table: Table, positive: bool) -> 
 
 
 def _after_relu(module: nn.Module, name: str) -> bool:
-    return isinstance(module, FeedForward) and name == "outer" and module.activation is functional.relu
+    if not isinstance(module, FeedForward) or module.gate is not None:
+        return False
+    return name == "outer" and module.activation is functional.relu

@@ -29,6 +29,7 @@ from dragoman.model.transformer import (
     DecoderLayer,
     EncoderLayer,
     MultiHeadAttention,
+    RelativeBias,
     Transformer,
     lengths_to_visible,
 )
@@ -45,7 +46,13 @@ class Visible:
 
     lengths: Tensor
     mask: Tensor
-    """What is added to a row's scores, [B, 1, 1, S]."""
+    """What is added to a row's scores, [B, 1, 1, S]; with a bias [B, H, T, S]."""
+    bias: Tensor | None = None
+    """The part of it that relative positions make, [B|1, H, T, S]."""
+
+    def biased(self, bias: Tensor) -> "Visible":
+        """The same positions with a bias [B|1, H, T, S]."""
+        return Visible(self.lengths, self.mask + bias, bias)
 
 
 def first(lengths: Tensor, width: int) -> Visible:
@@ -60,10 +67,10 @@ def attend(query: Tensor, key: Tensor, value: Tensor, visible: Visible) -> Tenso
     """
     if query.dtype != torch.float16:
         return (query @ key.transpose(2, 3) + visible.mask).softmax(dim=-1) @ value
-    no_mask, no_past = None, (None, None)
+    bias, no_past = None if visible.bias is None else visible.bias.half(), (None, None)
     return symbolic(
         "Attention",
-        (query, key, value, no_mask, *no_past, visible.lengths),
+        (query, key, value, bias, *no_past, visible.lengths),
         attrs={"softmax_precision": FLOAT},
         dtype=query.dtype,
         shape=query.shape,
@@ -88,7 +95,7 @@ def scaled(query: LinearMap, head_width: int) -> LinearMap:
     if isinstance(query, HalfLinear):
         return query  # `Attention` scales
     factor = head_width**-0.5
-    bias = fixed(cast(Tensor, query.bias) * factor)
+    bias = None if query.bias is None else fixed(query.bias * factor)
     if isinstance(query, Int8Linear):
         return Int8Linear((query.weight, fixed(query.scale * factor)), bias)
     return linear(fixed(query.weight * factor), bias)
@@ -99,20 +106,11 @@ def join(maps: Sequence[LinearMap]) -> LinearMap:
     if isinstance(maps[0], HalfLinear):
         return join_halves([cast(HalfLinear, each) for each in maps])
     weight = fixed(torch.cat([each.weight for each in maps]))
-    bias = fixed(torch.cat([cast(Tensor, each.bias) for each in maps]))
+    biases: list[Tensor] = [each.bias for each in maps if each.bias is not None]
+    bias = fixed(torch.cat(biases)) if biases else None
     if isinstance(maps[0], Int8Linear):
         return Int8Linear((weight, fixed(torch.cat([cast(Int8Linear, each).scale for each in maps]))), bias)
     return linear(weight, bias)
-
-
-def add_bias(found: LinearMap, more: Tensor) -> LinearMap:
-    """The same map, weights shared, with `more` [out] added to its bias."""
-    bias = fixed(more if found.bias is None else found.bias + more)
-    if isinstance(found, Int8Linear):
-        return Int8Linear((found.weight, found.scale), bias)
-    if isinstance(found, WideLinear):
-        return WideLinear((found.weight, found.exponent), bias)
-    return linear(cast(nn.Parameter, found.weight), bias)
 
 
 def fixed(tensor: Tensor) -> nn.Parameter:
@@ -120,11 +118,32 @@ def fixed(tensor: Tensor) -> nn.Parameter:
     return nn.Parameter(tensor, requires_grad=False)
 
 
-def linear(weight: nn.Parameter, bias: nn.Parameter) -> nn.Linear:
+def linear(weight: nn.Parameter, bias: nn.Parameter | None) -> nn.Linear:
     """A `nn.Linear` over these very parameters."""
-    made = nn.Linear(weight.shape[1], weight.shape[0], device="meta")
-    made.weight, made.bias = weight, bias
+    made = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
+    made.weight = weight
+    if bias is not None:
+        made.bias = bias
     return made
+
+
+class DistanceBias(nn.Module):
+    """A stack's `RelativeBias`, with its table made once."""
+
+    def __init__(self, bias: RelativeBias) -> None:
+        super().__init__()
+        self.rows = bias.rows
+        self.table = fixed(bias.table().detach())  # [distances, H]
+
+    def between(self, width: int) -> Tensor:
+        """As many queries as positions: [1, H, width, width]."""
+        at = torch.arange(width)
+        return functional.embedding(self.rows(at[None], at[:, None]), self.table).permute(2, 0, 1)[None]
+
+    def at(self, query: Tensor, width: int) -> Tensor:
+        """One query a row, at `query` [B]: [B, H, 1, width]."""
+        rows = self.rows(torch.arange(width)[None], query[:, None])
+        return functional.embedding(rows, self.table).transpose(1, 2)[:, :, None]
 
 
 class Packing:
@@ -227,17 +246,22 @@ class EncoderGraph(nn.Module):
         layers = [cast(EncoderLayer, layer) for layer in model.encoder]
         self.attentions = nn.ModuleList(SourceAttention(layer.self_attention, width) for layer in layers)
         cross = [cast(DecoderLayer, layer).cross_attention for layer in model.decoder]
-        self.cross = join([each for attention in cross for each in (attention.key, attention.value)])
+        self.bias = None if model.encoder_bias is None else DistanceBias(model.encoder_bias)
+        self.cross = join([each for attention in cross for each in (attention.key, attention.value)]) if cross else None
 
     def forward(self, input_ids: Tensor, source_lengths: Tensor) -> tuple[Tensor, ...]:
         """As `export.graphs.encoder_spec` says."""
         config = self.model.config
         packing = Packing(source_lengths, input_ids.shape[1], config.heads)
         visible = first(source_lengths, input_ids.shape[1])
+        if self.bias is not None:
+            visible = visible.biased(self.bias.between(input_ids.shape[1]))
         x = packing.pack(self.model.source_embedding(input_ids))
         for layer, attention in zip(self.model.encoder, self.attentions, strict=True):
             x = layer(x, partial(attention, packing=packing, visible=visible))
         hidden = self.model.encoder_norm(x)
+        if self.cross is None:
+            return (packing.unpack(hidden),)
         return (packing.unpack(hidden), *packing.unpack_heads(self.cross(hidden), 2 * config.decoder_layers))
 
 
@@ -254,6 +278,7 @@ class DecoderGraph(nn.Module):
         self.cross_attentions = nn.ModuleList(CrossAttention(layer.cross_attention, width) for layer in layers)
         self.projection = model.projection
         self.suppressed = torch.tensor(rules.suppressed_ids, dtype=torch.int64)
+        self.bias = None if model.decoder_bias is None else DistanceBias(model.decoder_bias)
 
     def forward(
         self,
@@ -267,6 +292,8 @@ class DecoderGraph(nn.Module):
         """As `export.graphs.decoder_spec` says; `cross` and `caches` hold a key and a value for each layer in turn."""
         x = self.model.target_embedding(token, position)
         so_far = first(position + 1, caches[0].shape[2])
+        if self.bias is not None:
+            so_far = so_far.biased(self.bias.at(position, caches[0].shape[2]))
         source = first(source_lengths, cross[0].shape[2])
         carried: list[Tensor] = []
         for index, layer in enumerate(self.model.decoder):

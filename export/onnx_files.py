@@ -66,25 +66,26 @@ def write_graphs(
     logits: bool = False,
     trace_sizes: Mapping[str, int] = TRACE_SIZES,
 ) -> None:
-    """Export the model into `folder`: both graphs, and one file of weights that they share.
+    """Export the model into `folder`: both graphs, if it has a decoder, and one file of weights that they share.
 
     The model is already in `precision`. With `logits` the decoder gives them out as well, beside its choice.
     """
     size = dimensions_of(model.config)
     weights = WeightsFile(folder / WEIGHTS_FILE)
-    encoder, decoder = encoder_spec(size, precision), decoder_spec(size, precision, logits)
-    caches = 2 * size.decoder_layers
-    parts = (1, 1, 1, 1, caches, caches)
-    for name, module, spec, groups in (
-        (ENCODER_FILE, EncoderGraph(model), encoder, (1, 1)),
-        (DECODER_FILE, DecoderGraph(model, rules, logits), decoder, parts),
-    ):
+    graphs: list[tuple[str, nn.Module, GraphSpec, tuple[int, ...]]] = [
+        (ENCODER_FILE, EncoderGraph(model), encoder_spec(size, precision), (1, 1))
+    ]
+    if size.decoder_layers:
+        caches = 2 * size.decoder_layers
+        decoder, parts = decoder_spec(size, precision, logits), (1, 1, 1, 1, caches, caches)
+        graphs.append((DECODER_FILE, DecoderGraph(model, rules, logits), decoder, parts))
+    for name, module, spec, groups in graphs:
         program = _trace(module.eval(), spec, groups, trace_sizes)
         weights.move_out(program.model.graph.initializers.values())
         graph = program.model_proto
         _strip(graph)
         onnx.save_model(graph, folder / name)
-    for name in (ENCODER_FILE, DECODER_FILE):
+    for name, *_ in graphs:
         onnx.checker.check_model(folder / name)
 
 

@@ -188,10 +188,10 @@ def check_names_and_axes(bundle: Bundle) -> Check:
     """Names, types and axes of both files are those of `export.graphs`, in its order."""
     size, precision = bundle.manifest.dimensions, bundle.manifest.precision
     faults: list[str] = []
-    for name, spec in (
-        (ENCODER_FILE, encoder_spec(size, precision)),
-        (DECODER_FILE, decoder_spec(size, precision, logits=False)),
-    ):
+    specs = {ENCODER_FILE: encoder_spec(size, precision)}
+    if bundle.manifest.translates:
+        specs[DECODER_FILE] = decoder_spec(size, precision, logits=False)
+    for name, spec in specs.items():
         graph = onnx.load(bundle.path(name), load_external_data=False).graph
         faults += [f"{name}: {fault}" for fault in _graph_faults(graph, spec)]
     if faults:
@@ -252,12 +252,12 @@ def _differences(
     real = (torch.arange(ids.shape[1]) < lengths[:, None]).numpy()
     chosen = np.setdiff1d(np.arange(config.target_vocabulary), rules.suppressed_ids)
     return {
-        "encoder states": _largest(states[real], right_states.numpy()[real]),
-        "logits": _largest(logits[:, :, chosen], right_logits.numpy()[:, :, chosen]),
+        "encoder states": largest_difference(states[real], right_states.numpy()[real]),
+        "logits": largest_difference(logits[:, :, chosen], right_logits.numpy()[:, :, chosen]),
     }
 
 
-def _largest(found: NDArray[Any], right: NDArray[Any]) -> float:
+def largest_difference(found: NDArray[Any], right: NDArray[Any]) -> float:
     """The largest difference, relative to 1 or to the value itself."""
     return float(np.max(np.abs(found - right) / np.maximum(1.0, np.abs(right))))
 

@@ -37,6 +37,9 @@ PROVIDERS: dict[Provider, str] = {"cpu": "CPUExecutionProvider", "cuda": "CUDAEx
 BATCHES = (2, 3, 8, 32)
 """Rows that run together when answers of batches are held against answers alone."""
 
+SAME_STATE = 1e-5
+"""By how much a state may differ beside others from the same text's alone."""
+
 PRODUCT_TERMS = 64
 """How many products the known answer sums."""
 
@@ -70,29 +73,40 @@ Ids = Sequence[int]
 Arrays = dict[str, NDArray[Any]]
 
 
-class GraphDecoder:
-    """Greedy decoding over a bundle's graphs. Checks the shape of whatever they give."""
+class GraphEncoder:
+    """A bundle's encoder. Checks the shape of whatever it gives."""
 
-    def __init__(
-        self, bundle: Bundle, threads: int, *, logits: bool = False, provider: Provider = "cpu", packed: bool = True
-    ) -> None:
-        """Open the graphs. Raises VerificationError where `provider` cannot be had.
+    def __init__(self, bundle: Bundle, threads: int, *, provider: Provider = "cpu", packed: bool = True) -> None:
+        """Open the graph. Raises VerificationError where `provider` cannot be had.
 
         `packed`, as when serving, ONNX Runtime copies weights into an order of its own; else they stay in their file.
         """
-        self._encoder, self._decoder = (
-            _open(bundle.path(name), threads, provider, packed) for name in (ENCODER_FILE, DECODER_FILE)
-        )
+        self._encoder = _open(bundle.path(ENCODER_FILE), threads, provider, packed)
         self._rules = bundle.manifest.decoding
-        size, precision = bundle.manifest.dimensions, bundle.manifest.precision
-        self._encoder_spec = encoder_spec(size, precision)
-        self._decoder_spec = decoder_spec(size, precision, logits)
+        self._encoder_spec = encoder_spec(bundle.manifest.dimensions, bundle.manifest.precision)
 
     def encode(self, sources: Sequence[Sequence[int]]) -> Arrays:
         """The encoder's outputs by name, for sources padded to one width."""
         ids, lengths = pad(sources, self._rules.pad_id)
         sizes = {"batch": ids.shape[0], "source": ids.shape[1]}
         return _run(self._encoder, self._encoder_spec, {"input_ids": ids, "source_lengths": lengths}, sizes)
+
+    def states(self, sources: Sequence[Ids]) -> list[NDArray[np.float32]]:
+        """The states of each source's own tokens, [tokens, model]."""
+        hidden = self.encode(sources)["hidden"]
+        return [rows[: len(source)] for rows, source in zip(hidden, sources, strict=True)]
+
+
+class GraphDecoder(GraphEncoder):
+    """Greedy decoding over a bundle's graphs. Checks the shape of whatever they give."""
+
+    def __init__(
+        self, bundle: Bundle, threads: int, *, logits: bool = False, provider: Provider = "cpu", packed: bool = True
+    ) -> None:
+        """Open both graphs. See `GraphEncoder`."""
+        super().__init__(bundle, threads, provider=provider, packed=packed)
+        self._decoder = _open(bundle.path(DECODER_FILE), threads, provider, packed)
+        self._decoder_spec = decoder_spec(bundle.manifest.dimensions, bundle.manifest.precision, logits)
 
     def decode(
         self, sources: Sequence[Ids], limits: Sequence[int], prompts: Sequence[Ids] | None = None
@@ -211,7 +225,6 @@ def verify_bundle(
     """
     tell = progress or (lambda _name: None)
     golden = bundle.golden()
-    decoder = GraphDecoder(bundle, threads, provider=provider)
     sources = [text.source_ids for text in golden]
     tell("tokenizer")
     tokenizer = open_tokenizer(bundle.path(TOKENIZER_FOLDER))
@@ -225,6 +238,14 @@ def verify_bundle(
         checks.append(check_product(bundle))
 
     tell("golden answers")
+    if not bundle.manifest.translates:
+        encoder = GraphEncoder(bundle, threads, provider=provider)
+        states = states_alone(encoder, sources)
+        checks.append(check_golden_states(states, golden, TOLERANCES[bundle.manifest.precision]))
+        tell("alone equals batched")
+        return (*checks, compare_states(encoder, sources, states, strict=provider == "cpu"))
+
+    decoder = GraphDecoder(bundle, threads, provider=provider)
     limits = [len(text.tokens) for text in golden]
     prompts = [tokenizer.prompt(text.target_language) for text in golden]
     alone = decode_alone(decoder, sources, limits, prompts)
@@ -294,6 +315,50 @@ def compare_batches(
     alike = "all tokens equal" if equal == compared else f"{equal} with equal tokens"
     detail = f"{compared} rows in batches of {sizes}: {alike}, {same} with bit-equal log-probabilities"
     return Check("alone equals batched", detail)
+
+
+def states_alone(encoder: GraphEncoder, sources: Sequence[Ids]) -> list[NDArray[np.float32]]:
+    """The states of each source encoded by itself."""
+    return [encoder.states([source])[0] for source in sources]
+
+
+def compare_states(
+    encoder: GraphEncoder, sources: Sequence[Ids], alone: Sequence[NDArray[np.float32]], *, strict: bool = True
+) -> Check:
+    """As `compare_batches`, for states: those of a text beside others against those of the text alone."""
+    compared = same = 0
+    worst = 0.0
+    for size in BATCHES:
+        for rows in shuffled_batches(len(sources), size):
+            for row, found in zip(rows, encoder.states([sources[row] for row in rows]), strict=True):
+                difference = float(np.abs(found - alone[row]).max())
+                if strict and not difference <= SAME_STATE:
+                    raise VerificationError(
+                        f"alone equals batched: a state of text {row} differs by {difference:.1e} "
+                        f"in a batch of {len(rows)}"
+                    )
+                compared += 1
+                same += difference == 0.0
+                worst = max(worst, difference)
+    sizes = ", ".join(map(str, BATCHES))
+    detail = f"{compared} rows in batches of {sizes}: states within {worst:.1e}, those of {same} bit-equal"
+    return Check("alone equals batched", detail)
+
+
+def check_golden_states(
+    found: Sequence[NDArray[np.float32]], golden: Sequence[GoldenText], tolerance: Tolerance
+) -> Check:
+    """The mean of each text's states is the reference's."""
+    worst = 0.0
+    for index, (states, right) in enumerate(zip(found, golden, strict=True)):
+        difference = float(np.abs(states.mean(axis=0) - right.mean_state).max())
+        if not difference <= tolerance.value:
+            raise VerificationError(
+                f"golden answers: the mean state of text {index} differs by {difference:.1e}, "
+                f"the bound is {tolerance.value:.0e}"
+            )
+        worst = max(worst, difference)
+    return Check("golden answers", f"{len(golden)} texts, mean states within {worst:.1e}")
 
 
 def shuffled_batches(count: int, size: int) -> Iterator[list[int]]:

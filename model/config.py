@@ -11,8 +11,11 @@ from pydantic.dataclasses import dataclass
 from pydantic_core import ErrorDetails
 
 NormOrder = Literal["pre", "post"]
+NormKind = Literal["layer", "rms"]
 Activation = Literal["relu", "gelu", "gelu_tanh", "swish"]
-PositionKind = Literal["sinusoid", "sinusoid_halves", "sinusoid_halves_even", "learned"]
+PositionKind = Literal["sinusoid", "sinusoid_halves", "sinusoid_halves_even", "learned", "relative"]
+
+PoolingKind = Literal["mean", "cls", "max"]
 
 Count = Annotated[int, Field(ge=1)]
 TokenId = Annotated[int, Field(ge=0)]
@@ -35,7 +38,10 @@ class TransformerConfig:
     """Width of every hidden state."""
 
     heads: Count = 8
-    """Attention heads; each is d_model / heads wide."""
+    """Attention heads; each is d_model / heads wide, unless key_width says otherwise."""
+
+    key_width: Count | None = None
+    """Width of one head's queries, keys and values, where it is not d_model / heads."""
 
     d_ff: Count = 2048
     """Inner width of the position-wise feed-forward network."""
@@ -43,8 +49,8 @@ class TransformerConfig:
     encoder_layers: Count = 6
     """Layers of the encoder (N in the paper)."""
 
-    decoder_layers: Count = 6
-    """Layers of the decoder (N in the paper)."""
+    decoder_layers: Annotated[int, Field(ge=0)] = 6
+    """Layers of the decoder (N in the paper); 0 in an encoder alone, which has no target embedding and no output."""
 
     max_positions: Count = 512
     """The longest source or target, in tokens with every special token counted."""
@@ -58,18 +64,37 @@ class TransformerConfig:
     final_norm: bool = False
     """One more normalisation at the end of each stack; usual where norm_order is "pre"."""
 
+    norm_kind: NormKind = "layer"
+    """Layer normalisation, or division by the root of the mean square, which has no mean and no bias (T5)."""
+
+    norm_epsilon: Annotated[float, Field(gt=0)] = 1e-5
+    """Added to the variance, or to the mean square, that a normalisation divides by."""
+
     activation: Activation = "relu"
     """The nonlinearity inside the feed-forward network.
 
     "gelu" is the exact one, by erf, and "gelu_tanh" its usual approximation; "swish" is x · sigmoid(x).
     """
 
+    gated: bool = False
+    """The feed-forward network multiplies what its nonlinearity gives by a second linear map of the same input."""
+
+    biases: bool = True
+    """The linear maps of the layers have biases."""
+
     position_kind: PositionKind = "sinusoid"
     """Sinusoids by the closed form of §3.5, or a learned table.
 
     In "sinusoid_halves" all sines come first, then all cosines, as in Marian and Pegasus; in "sinusoid_halves_even", as
-    in M2M100, the wavelengths moreover go up to 2π · 10000 itself.
+    in M2M100, the wavelengths moreover go up to 2π · 10000 itself. "relative" positions add nothing to the embedding,
+    but a bias to the scores of self-attention, as in T5.
     """
+
+    relative_buckets: Annotated[int, Field(ge=4)] = 32
+    """Classes of distance that have a bias each, where position_kind is "relative"."""
+
+    relative_distance: Count = 128
+    """Distances from here on share one class, on either side."""
 
     position_offset: TokenId = 0
     """Row of the position table that the first token takes."""
@@ -91,10 +116,15 @@ class TransformerConfig:
 
     def __post_init__(self) -> None:
         """Check what no single field can: how the fields fit together."""
-        if self.d_model % self.heads:
+        if self.key_width is None and self.d_model % self.heads:
             raise ValueError(f"d_model must be a multiple of heads, is {self.d_model} with {self.heads} heads")
-        if self.position_kind != "learned" and self.d_model % 2:
+        if self.position_kind.startswith("sinusoid") and self.d_model % 2:
             raise ValueError(f"d_model must be even for sinusoid positions, is {self.d_model}")
+        if self.position_kind == "relative" and self.relative_distance <= self.relative_buckets // 2:
+            raise ValueError(
+                "relative_distance must be more than half of relative_buckets, "
+                f"is {self.relative_distance} with {self.relative_buckets} buckets"
+            )
         if self.shared_embedding and self.source_vocabulary != self.target_vocabulary:
             raise ValueError(
                 "shared_embedding needs one vocabulary size, "
@@ -104,7 +134,7 @@ class TransformerConfig:
     @property
     def head_width(self) -> int:
         """Width of one attention head."""
-        return self.d_model // self.heads
+        return self.key_width or self.d_model // self.heads
 
     @classmethod
     def base(cls, vocabulary: int) -> "TransformerConfig":
@@ -153,6 +183,11 @@ class DecodingRules:
     output_margin: Count = 16
     """See output_factor; lets a very short source still have a long translation."""
 
+    @classmethod
+    def none(cls, pad_id: int, max_source_tokens: int) -> "DecodingRules":
+        """Those of an encoder alone, of which nobody reads anything but these two."""
+        return cls(pad_id, (pad_id,), pad_id, max_source_tokens=max_source_tokens, max_output_tokens=1)
+
     def output_limit(self, source_tokens: int, asked: int | None = None) -> int:
         """The most tokens that a source of `source_tokens` may yield, the end token counted.
 
@@ -163,6 +198,17 @@ class DecodingRules:
         by_source = int(self.output_factor * source_tokens) + self.output_margin
         limit = min(self.max_output_tokens, by_source)
         return limit if asked is None else min(limit, asked)
+
+
+@dataclass(frozen=True, config=STRICT)
+class EmbeddingRules:
+    """How a checkpoint makes a vector of a text, unless a caller wants it otherwise."""
+
+    pooling: PoolingKind = "mean"
+    """The mean of the encoder's states over all tokens, the first token's state, or each dimension's largest value."""
+
+    normalize: bool = True
+    """Vectors are scaled to length 1."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -178,14 +224,17 @@ class CheckpointConfig:
     source_languages: Annotated[tuple[str, ...], Field(min_length=1)]
     """BCP-47 codes of the languages it reads."""
 
-    target_languages: Annotated[tuple[str, ...], Field(min_length=1)]
-    """BCP-47 codes of the languages it writes."""
+    target_languages: tuple[str, ...]
+    """BCP-47 codes of the languages it writes; none in an encoder alone."""
 
     architecture: TransformerConfig
     decoding: DecodingRules
+    embedding: EmbeddingRules = EmbeddingRules()
 
     def __post_init__(self) -> None:
         """Check that decoding stays within the embedding and position tables."""
+        if self.architecture.decoder_layers and not self.target_languages:
+            raise ValueError("target_languages: must hold at least 1 item where there is a decoder, is empty")
         rules, size = self.decoding, self.architecture
         for name, ids, rows in (
             ("start_id", (rules.start_id,), size.target_vocabulary),

@@ -1,6 +1,6 @@
 """The Transformer of *Attention Is All You Need* (Vaswani et al., 2017).
 
-Letters in shapes: B batch, S source, T target, H heads, D model, K head width (D / H), V vocabulary.
+Letters in shapes: B batch, S source, T target, H heads, D model, K head width, V vocabulary.
 
 Padding is on the right of each row, and lengths say where it starts; no masks enter or leave the
 model. Inside, `visible` is a boolean that is true where a position may be attended to.
@@ -63,8 +63,16 @@ def sinusoid_table(rows: int, d_model: int, kind: PositionKind = "sinusoid") -> 
     return (torch.stack(pair, dim=-1).flatten(1) if kind == "sinusoid" else torch.cat(pair, dim=1)).float()
 
 
+def normalisation(config: TransformerConfig) -> nn.Module:
+    """A fresh normalisation over D."""
+    kind = nn.RMSNorm if config.norm_kind == "rms" else nn.LayerNorm
+    return kind(config.d_model, eps=config.norm_epsilon)
+
+
 class Embedding(nn.Module):
     """Token embedding (scaled as §3.4 has it) plus position, normalised where the checkpoint asks for it."""
+
+    positions: Tensor | None
 
     def __init__(self, config: TransformerConfig, tokens: nn.Embedding) -> None:
         super().__init__()
@@ -73,20 +81,68 @@ class Embedding(nn.Module):
         self.offset = config.position_offset
         self.dropout = nn.Dropout(config.dropout)
         rows = config.max_positions + config.position_offset
-        if config.position_kind == "learned":
+        if config.position_kind == "relative":
+            self.register_buffer("positions", None)
+        elif config.position_kind == "learned":
             self.positions = nn.Parameter(torch.randn(rows, config.d_model) * config.d_model**-0.5)
         else:
             table = sinusoid_table(rows, config.d_model, config.position_kind)
             self.register_buffer("positions", table, persistent=False)
-        self.norm = nn.LayerNorm(config.d_model) if config.embedding_norm else nn.Identity()
+        self.norm = normalisation(config) if config.embedding_norm else nn.Identity()
 
     def forward(self, ids: Tensor, position: Tensor | None = None) -> Tensor:
         """ids [B, T] -> [B, T, D]; `position` [B] is each row's first position, 0 if not given."""
+        if self.positions is None:
+            return cast(Tensor, self.dropout(self.norm(self.tokens(ids) * self.scale)))
         steps = torch.arange(ids.shape[1], device=ids.device)[None]
         at = steps if position is None else steps + position[:, None]
-        positions = functional.embedding(at + self.offset, cast(Tensor, self.positions))
+        positions = functional.embedding(at + self.offset, self.positions)
         embedded = self.tokens(ids) * self.scale + positions
         return cast(Tensor, self.dropout(self.norm(embedded)))
+
+
+class RelativeBias(nn.Module):
+    """What a position's distance adds to its score, one number a head (T5, Raffel et al. 2020, §2.1).
+
+    Distances are put into classes: near ones each into one of their own, farther ones into ever wider ones. All layers
+    of a stack share them.
+    """
+
+    def __init__(self, config: TransformerConfig, *, both_sides: bool) -> None:
+        """`both_sides`: positions after the query are seen too, and have half of the classes."""
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(config.relative_buckets, config.heads) * config.d_model**-0.5)
+        self.farthest = config.relative_distance
+        self.both_sides = both_sides
+
+    def table(self) -> Tensor:
+        """The bias of each distance, a position's less the query's: [2F + 1, H] for -F .. F, F the farthest."""
+        distance = torch.arange(-self.farthest, self.farthest + 1)
+        return self.weight[self._classes(distance)]
+
+    def rows(self, position: Tensor, query: Tensor) -> Tensor:
+        """The row of `table` for each position and query, which broadcast."""
+        return (position - query).clamp(-self.farthest, self.farthest) + self.farthest
+
+    def forward(self, width: int) -> Tensor:
+        """For as many queries as positions: [1, H, width, width]."""
+        at = torch.arange(width, device=self.weight.device)
+        return functional.embedding(self.rows(at[None], at[:, None]), self.table()).permute(2, 0, 1)[None]
+
+    def _classes(self, distance: Tensor) -> Tensor:
+        count = len(self.weight)
+        if self.both_sides:
+            count //= 2
+            first = torch.where(distance > 0, count, 0)
+            distance = distance.abs()
+        else:
+            first = torch.zeros_like(distance)
+            distance = (-distance).clamp_min(0)
+        single = count // 2
+        # In float32, as checkpoints were trained: on a border, other arithmetic would find another class.
+        octaves = torch.log(distance.clamp_min(1).float() / single) / math.log(self.farthest / single)
+        wide = (single + (octaves * (count - single)).long()).clamp_max(count - 1)
+        return first + torch.where(distance < single, distance, wide)
 
 
 class MultiHeadAttention(nn.Module):
@@ -95,17 +151,18 @@ class MultiHeadAttention(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.heads = config.heads
-        self.query = nn.Linear(config.d_model, config.d_model)
-        self.key = nn.Linear(config.d_model, config.d_model)
-        self.value = nn.Linear(config.d_model, config.d_model)
-        self.output = nn.Linear(config.d_model, config.d_model)
+        width = config.heads * config.head_width
+        self.query = nn.Linear(config.d_model, width, bias=config.biases)
+        self.key = nn.Linear(config.d_model, width, bias=config.biases)
+        self.value = nn.Linear(config.d_model, width, bias=config.biases)
+        self.output = nn.Linear(width, config.d_model, bias=config.biases)
 
     def split(self, x: Tensor) -> Tensor:
-        """[B, T, D] -> [B, H, T, K]."""
+        """[B, T, H·K] -> [B, H, T, K]."""
         return torch.unflatten(x, -1, (self.heads, -1)).transpose(1, 2)
 
     def merge(self, x: Tensor) -> Tensor:
-        """[B, H, T, K] -> [B, T, D]."""
+        """[B, H, T, K] -> [B, T, H·K]."""
         return x.transpose(1, 2).flatten(2)
 
     def project(self, x: Tensor, memory: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -116,27 +173,34 @@ class MultiHeadAttention(nn.Module):
         """What the heads found [B, H, T, K] -> [B, T, D]."""
         return cast(Tensor, self.output(self.merge(heads)))
 
-    def forward(self, x: Tensor, memory: Tensor, visible: Tensor) -> Tensor:
-        """x [B, T, D] attends to memory [B, S, D] where visible [B|1, 1, T|1, S] -> [B, T, D]."""
+    def forward(self, x: Tensor, memory: Tensor, visible: Tensor, bias: Tensor | None = None) -> Tensor:
+        """x [B, T, D] attends to memory [B, S, D] where visible [B|1, 1, T|1, S] -> [B, T, D].
+
+        `bias` [1, H, T, S] is added to the scores.
+        """
         query, key, value = self.project(x, memory)
         # Scaling the query costs T·K products where scaling the scores would cost T·S.
         scores = (query * query.shape[-1] ** -0.5) @ key.transpose(2, 3)  # [B, H, T, S]
+        if bias is not None:
+            scores = scores + bias
         weights = scores.masked_fill(~visible, MASKED).softmax(dim=-1).to(value.dtype)
         return self.conclude(weights @ value)
 
 
 class FeedForward(nn.Module):
-    """Two linear maps with a nonlinearity between, at each position alone (§3.3)."""
+    """Two linear maps with a nonlinearity between, at each position alone (§3.3); a third may gate what it gives."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.inner = nn.Linear(config.d_model, config.d_ff)
-        self.outer = nn.Linear(config.d_ff, config.d_model)
+        self.inner = nn.Linear(config.d_model, config.d_ff, bias=config.biases)
+        self.gate = nn.Linear(config.d_model, config.d_ff, bias=config.biases) if config.gated else None
+        self.outer = nn.Linear(config.d_ff, config.d_model, bias=config.biases)
         self.activation = ACTIVATIONS[config.activation]
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, T, D] -> [B, T, D]."""
-        return cast(Tensor, self.outer(self.activation(self.inner(x))))
+        inner = self.activation(self.inner(x))
+        return cast(Tensor, self.outer(inner if self.gate is None else inner * self.gate(x)))
 
 
 class Residual(nn.Module):
@@ -144,7 +208,7 @@ class Residual(nn.Module):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(config.d_model)
+        self.norm = normalisation(config)
         self.dropout = nn.Dropout(config.dropout)
         self.norm_first = config.norm_order == "pre"
 
@@ -190,7 +254,7 @@ class DecoderLayer(nn.Module):
 
 
 class Transformer(nn.Module):
-    """The encoder, the decoder, and the projection to the vocabulary."""
+    """The encoder, the decoder, and the projection to the vocabulary; without layers of a decoder the encoder alone."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -199,15 +263,20 @@ class Transformer(nn.Module):
         target_tokens = source_tokens
         if not config.shared_embedding:
             target_tokens = nn.Embedding(config.target_vocabulary, config.d_model)
+        relative, decodes = config.position_kind == "relative", config.decoder_layers > 0
         self.source_embedding = Embedding(config, source_tokens)
-        self.target_embedding = Embedding(config, target_tokens)
+        if decodes:
+            self.target_embedding = Embedding(config, target_tokens)
         self.encoder = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
         self.decoder = nn.ModuleList(DecoderLayer(config) for _ in range(config.decoder_layers))
-        self.encoder_norm = nn.LayerNorm(config.d_model) if config.final_norm else nn.Identity()
-        self.decoder_norm = nn.LayerNorm(config.d_model) if config.final_norm else nn.Identity()
-        self.projection = nn.Linear(config.d_model, config.target_vocabulary, bias=config.output_bias)
+        self.encoder_norm = normalisation(config) if config.final_norm else nn.Identity()
+        self.decoder_norm = normalisation(config) if config.final_norm and decodes else nn.Identity()
+        self.encoder_bias = RelativeBias(config, both_sides=True) if relative else None
+        self.decoder_bias = RelativeBias(config, both_sides=False) if relative and decodes else None
+        if decodes:
+            self.projection = nn.Linear(config.d_model, config.target_vocabulary, bias=config.output_bias)
         self._initialize()
-        if config.tied_output:
+        if decodes and config.tied_output:
             self.projection.weight = target_tokens.weight
 
     def _initialize(self) -> None:
@@ -223,10 +292,11 @@ class Transformer(nn.Module):
     def encode(self, source: Tensor, source_lengths: Tensor) -> Tensor:
         """source [B, S] ids, source_lengths [B] -> states [B, S, D]; those past a row's length mean nothing."""
         visible = lengths_to_visible(source_lengths, source.shape[1])
+        bias = None if self.encoder_bias is None else self.encoder_bias(source.shape[1])
         x = self.source_embedding(source)
         for layer in self.encoder:
             attention = cast(EncoderLayer, layer).self_attention
-            x = layer(x, lambda y, attend=attention: attend(y, y, visible))
+            x = layer(x, lambda y, attend=attention: attend(y, y, visible, bias))
         return cast(Tensor, self.encoder_norm(x))
 
     def decode(self, target: Tensor, states: Tensor, source_lengths: Tensor) -> Tensor:
@@ -237,12 +307,13 @@ class Transformer(nn.Module):
         """
         visible = lengths_to_visible(source_lengths, states.shape[1])
         causal = causal_visible(target.shape[1], target.device)
+        bias = None if self.decoder_bias is None else self.decoder_bias(target.shape[1])
         x = self.target_embedding(target)
         for layer in self.decoder:
             block = cast(DecoderLayer, layer)
             x = layer(
                 x,
-                lambda y, attend=block.self_attention: attend(y, y, causal),
+                lambda y, attend=block.self_attention: attend(y, y, causal, bias),
                 lambda y, attend=block.cross_attention: attend(y, states, visible),
             )
         return cast(Tensor, self.decoder_norm(x))

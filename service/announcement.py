@@ -3,6 +3,7 @@
 import shlex
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from dragoman.service.results import ModelInfo
@@ -20,7 +21,7 @@ def announcement(model: ModelInfo, host: str, port: int, metrics_port: int) -> s
             f"Serving {model.name}, version {model.version}: {model.precision} on {model.provider}, {threads}.",
             *misfit(model),
             f"gRPC on {at(host, port)}, metrics on http://{at(host, metrics_port)}/metrics",
-            f"Try: {try_line(model.target_languages[0], host, port)}",
+            f"Try: {try_line(model.target_languages, host, port)}",
         )
     )
 
@@ -37,11 +38,12 @@ def at(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def try_line(language: str, host: str, port: int) -> str:
-    """A command that translates through the server at `host` and `port`."""
+def try_line(languages: Sequence[str], host: str, port: int) -> str:
+    """A command that translates through the server at `host` and `port`; one that embeds where it has no language."""
     reachable = "127.0.0.1" if host in ("0.0.0.0", "::") else host
     address = "" if (reachable, port) == (DEFAULT_HOST, DEFAULT_PORT) else f" --address {at(reachable, port)}"
-    return f'{shlex.quote(_own_command())} translate --to {language}{address} "{EXAMPLE}"'
+    work = f"translate --to {languages[0]}" if languages else "embed"
+    return f'{shlex.quote(_own_command())} {work}{address} "{EXAMPLE}"'
 
 
 def _own_command() -> str:

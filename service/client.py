@@ -110,15 +110,16 @@ class Client:
         *,
         source: str = "",
         model: str = "",
-        pooling: Pooling = Pooling.MEAN,
-        normalize: bool = True,
+        pooling: Pooling | None = None,
+        normalize: bool | None = None,
         truncate: bool = False,
         request_id: str = "",
         timeout_seconds: float | None = None,
     ) -> EmbedResult:
         """Turn each text into a vector, or without pooling each of its tokens. Raises ClientError.
 
-        `normalize` scales each vector to length 1; for the rest see `translate`.
+        `normalize` scales each vector to length 1; None leaves it, as `pooling`, to the model. For the rest see
+        `translate`.
         """
         request = _embed_request(texts, source, model, pooling, normalize, truncate, request_id)
         return embed_result(self._call(self._stub.Embed, request, timeout_seconds))
@@ -183,8 +184,8 @@ class AsyncClient:
         *,
         source: str = "",
         model: str = "",
-        pooling: Pooling = Pooling.MEAN,
-        normalize: bool = True,
+        pooling: Pooling | None = None,
+        normalize: bool | None = None,
         truncate: bool = False,
         request_id: str = "",
         timeout_seconds: float | None = None,
@@ -249,8 +250,8 @@ def _embed_request(
     texts: Sequence[str],
     source: str,
     model: str,
-    pooling: Pooling,
-    normalize: bool,
+    pooling: Pooling | None,
+    normalize: bool | None,
     truncate: bool,
     request_id: str,
 ) -> pb.EmbedRequest:
@@ -258,7 +259,7 @@ def _embed_request(
         texts=_several(texts),
         source_language=source,
         model=model,
-        pooling=POOLINGS[pooling],
+        pooling=pb.POOLING_UNSPECIFIED if pooling is None else POOLINGS[pooling],
         normalize=normalize,
         truncate=truncate,
         request_id=request_id,

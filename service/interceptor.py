@@ -33,7 +33,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
     def __init__(self, service: str, methods: tuple[str, ...], metrics: Metrics, lifecycle: Lifecycle) -> None:
         self._lifecycle = lifecycle
-        self._refused = metrics.refused
+        self._metrics = metrics
         self._methods: Mapping[str, MethodMetrics] = {
             f"/{service}/{method}": MethodMetrics(metrics, service, method) for method in methods
         }
@@ -84,7 +84,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         if isinstance(error, ModelFailedError):
             log.error("%s", error, exc_info=error.__cause__)
         if error.refusal is not None:
-            self._refused.labels(error.refusal).inc()
+            self._metrics.refuse(error.refusal)
         return status_of(error)
 
 

@@ -95,7 +95,7 @@ def load_model(bundle: Bundle, settings: ServerSettings) -> LoadedModel:
         loaded = time.monotonic()
         sources = [text.source_ids for text in bundle.golden()]
         for each in runners:
-            warm_up(each, sources, bundle.manifest.decoding.start_id, settings.max_rows)
+            warm_up(each, sources, bundle.manifest, settings.max_rows)
     except ProviderError as error:
         raise StartupError(str(error)) from error
     except Exception as error:
@@ -111,15 +111,24 @@ def load_model(bundle: Bundle, settings: ServerSettings) -> LoadedModel:
     )
 
 
-def warm_up(runner: Runner, sources: Sequence[Sequence[int]], start_id: int, max_rows: int) -> None:
+def as_configured(wanted: str, provider: str, has_device: bool) -> bool:
+    """Whether the setting `wanted` is met by `provider`, an execution provider's name, with a GPU or without."""
+    if wanted == "auto" and not has_device:
+        return True
+    return provider == f"{'CPU' if wanted == 'cpu' else 'CUDA'}ExecutionProvider"
+
+
+def warm_up(runner: Runner, sources: Sequence[Sequence[int]], manifest: Manifest, max_rows: int) -> None:
     """Run what calls will run, in small and in full batches, so that the first caller does not pay for it."""
     if not sources:
         return
     for count in sorted({1, min(max_rows, len(sources))}):
         batch = sources[:count]
         runner.embed(batch)
+        if not manifest.translates:
+            continue
         runner.insert(batch, 0)
-        tokens = [start_id] * count
+        tokens = [manifest.decoding.start_id] * count
         for position in range(WARMUP_STEPS):
             steps = runner.step([RowInput(token, position) for token in tokens])
             tokens = [step.token for step in steps]

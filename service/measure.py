@@ -53,8 +53,10 @@ def measure(
 ) -> Iterator[Throughput]:
     """Run the bundle's golden texts over and over, about `seconds` for each of `batches`.
 
-    Raises StartupError where the model cannot be loaded, or has no golden texts.
+    Raises StartupError where the model cannot be loaded, has no golden texts, or does not translate.
     """
+    if not bundle.manifest.translates:
+        raise StartupError(f"{bundle.folder} only embeds; what is measured here is translation")
     golden = bundle.golden()
     sources = [text.source_ids for text in golden]
     if not sources:

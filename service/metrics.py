@@ -4,23 +4,37 @@ Label values come from closed sets, so that no caller can make a series; all of 
 Gauges of the engine are read from it when somebody scrapes, so that they cannot drift.
 """
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import get_args
+from typing import Any, get_args
 
 import grpc
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from dragoman.service.engine.engine import Engine
 from dragoman.service.engine.lane import Cause, Run
-from dragoman.service.engine.sequence import Finish
+from dragoman.service.engine.sequence import Finish, Times
 from dragoman.service.engine.sequence import Sequence as EngineSequence
+from dragoman.service.memory import DeviceMemory, memory_limit_bytes
 
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60)
 """Bounds for calls and their phases: from an embedding of 2 ms to a document of a minute."""
 
 STEP_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2)
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+
+OBJECTIVES = {"Translate": 2, "Embed": 0.2}
+"""Within how many seconds a call of each method is to end; each is one of SECONDS, so that it can be counted."""
+
+OBJECTIVE_SHARE = 0.99
+"""The share of the calls that is to keep the objective."""
+
+MANY_PENDING = 64
+"""How many encodings, steps and texts are counted at once, where nobody scrapes before."""
 
 OTHER_LANGUAGE = "other"
 """Stands for the target language of texts that have none: those of Embed."""
@@ -33,6 +47,8 @@ REFUSALS = ("queue_full", "deadline", "too_long", "bad_request", "draining", "un
 RUNS: tuple[Run, ...] = get_args(Run)
 CAUSES: tuple[Cause, ...] = get_args(Cause)
 MEMORY_PARTS = ("weights", "cache_reserved", "cache_used", "buffers")
+CACHES = ("source", "output")
+DEVICE_MEMORY_KINDS = ("used", "total")
 WASTED = frozenset({Finish.CANCELLED, Finish.DEADLINE, Finish.FAILED})
 
 RPC_LABELS = ("grpc_type", "grpc_service", "grpc_method")
@@ -51,10 +67,14 @@ class Family:
 class Metrics:
     """The metrics of one server, on a registry of its own."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, devices: Callable[[], Sequence[DeviceMemory]] = lambda: ()) -> None:
+        """`devices` is asked at each scrape for what the devices of the machine have."""
         # Of the whole process, there being no other way: a second series for each counter, with the time it was made.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = registry
+        self.before_scrape: list[Callable[[], None]] = []
+        """Called by each scrape before it reads anything."""
+        registry.register(_ScrapeCalls(self.before_scrape))
         self.families: list[Family] = []
         """Everything that is defined here, in the order of the documentation."""
         model = ("model",)
@@ -64,6 +84,11 @@ class Metrics:
             ("model", "version", "family", "precision", "provider"),
         )
         self.ready = self._gauge("dragoman_ready", "1 while the model answers calls, else 0.", model)
+        self.provider_as_configured = self._gauge(
+            "dragoman_provider_as_configured",
+            "1 if the model runs where the settings want it, else 0; auto wants a GPU where the machine has one.",
+            model,
+        )
         self.phase_seconds = self._histogram(
             "dragoman_phase_seconds",
             "Time spent in one phase: queue, encode and decode of each text, tokenize and detokenize of each call.",
@@ -80,6 +105,12 @@ class Metrics:
             "dragoman_step_seconds", "Time of one step of the decoder.", model, STEP_SECONDS
         )
         self.batch_rows = self._histogram("dragoman_batch_rows", "Texts in one step of the decoder.", model, ROWS)
+        self.source_tokens = self._histogram(
+            "dragoman_source_tokens", "Tokens of each text that was encoded.", model, TOKENS
+        )
+        self.output_tokens = self._histogram(
+            "dragoman_output_tokens", "Tokens of each output that somebody received.", model, TOKENS
+        )
         self.tokens = self._counter(
             "dragoman_tokens_total",
             "Tokens: source and padding as encoded, output as decoded, "
@@ -106,11 +137,36 @@ class Metrics:
         self.queue_tokens = self._gauge(
             "dragoman_queue_tokens", "Tokens, of sources and longest outputs together, that wait.", model
         )
+        self.queue_tokens_limit = self._gauge(
+            "dragoman_queue_tokens_limit", "Most tokens that may wait; a call beyond is refused.", model
+        )
         self.queue_sequences = self._gauge("dragoman_queue_sequences", "Texts that wait.", model)
+        self.queue_sequences_limit = self._gauge(
+            "dragoman_queue_sequences_limit", "Most texts that may wait; a call beyond is refused.", model
+        )
         self.active_rows = self._gauge("dragoman_active_rows", "Texts that are being decoded.", model)
+        self.cache_slots = self._gauge(
+            "dragoman_cache_slots", "Texts that the cache has room for: the most that are decoded together.", model
+        )
+        self.cache_positions = self._gauge(
+            "dragoman_cache_positions",
+            f"Tokens that a slot of the cache has room for now, of each text: {' and '.join(CACHES)}.",
+            ("model", "cache"),
+        )
         self.memory_bytes = self._gauge(
             "dragoman_memory_bytes", f"Memory of the engine: {', '.join(MEMORY_PARTS)}.", ("model", "part")
         )
+        self.memory_limit_bytes = self._gauge(
+            "dragoman_memory_limit_bytes", "What bounds the process's memory: its container, or the machine.", ()
+        )
+        self.memory_limit_bytes.set_function(memory_limit_bytes)
+        device_memory = self._described(
+            "dragoman_device_memory_bytes",
+            "gauge",
+            ("device", "kind"),
+            "Memory of each NVIDIA device, used by all processes and total; absent without one.",
+        )
+        registry.register(_DeviceMemoryCollector(device_memory, devices))
         self.model_load_seconds = self._gauge("dragoman_model_load_seconds", "Time that loading took.", model)
         self.warmup_seconds = self._gauge("dragoman_warmup_seconds", "Time that warming up took.", model)
         self.rpc_started = self._counter("grpc_server_started_total", "Calls that began.", RPC_LABELS)
@@ -120,21 +176,74 @@ class Metrics:
         self.rpc_seconds = self._histogram(
             "grpc_server_handling_seconds", "Time from a call's beginning to its end.", RPC_LABELS, SECONDS
         )
+        self.objective_seconds = self._gauge(
+            "dragoman_objective_seconds",
+            f"Within how long a call is to end; {OBJECTIVE_SHARE:.0%} of them are to.",
+            ("grpc_method",),
+        )
+        for method, seconds in OBJECTIVES.items():
+            self.objective_seconds.labels(method).set(seconds)
         ProcessCollector(registry=registry)
-        for reason in REFUSALS:
-            self.refused.labels(reason)
+        self._refusals = {reason: self.refused.labels(reason) for reason in REFUSALS}
+
+    def refuse(self, reason: str) -> None:
+        """A call was refused for one of REFUSALS."""
+        self._refusals[reason].inc()
+
+    def _described(self, name: str, kind: str, labels: tuple[str, ...], help: str) -> Family:
+        family = Family(name, kind, labels, help)
+        self.families.append(family)
+        return family
 
     def _counter(self, name: str, help: str, labels: tuple[str, ...]) -> Counter:
-        self.families.append(Family(name, "counter", labels, help))
+        self._described(name, "counter", labels, help)
         return Counter(name, help, labels, registry=self.registry)
 
     def _gauge(self, name: str, help: str, labels: tuple[str, ...]) -> Gauge:
-        self.families.append(Family(name, "gauge", labels, help))
+        self._described(name, "gauge", labels, help)
         return Gauge(name, help, labels, registry=self.registry)
 
     def _histogram(self, name: str, help: str, labels: tuple[str, ...], buckets: Sequence[float]) -> Histogram:
-        self.families.append(Family(name, "histogram", labels, help))
+        self._described(name, "histogram", labels, help)
         return Histogram(name, help, labels, registry=self.registry, buckets=buckets)
+
+
+class _ScrapeCalls(Collector):
+    """No series, but calls at each scrape; registered first, since a registry goes by the order of registration."""
+
+    def __init__(self, calls: Sequence[Callable[[], None]]) -> None:
+        self._calls = calls
+
+    def describe(self) -> Iterator[Metric]:
+        """Part of Collector."""
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        """Part of Collector."""
+        for call in self._calls:
+            call()
+        return iter(())
+
+
+class _DeviceMemoryCollector(Collector):
+    """Series of the devices that there are, and none of a device that is not there."""
+
+    def __init__(self, family: Family, devices: Callable[[], Sequence[DeviceMemory]]) -> None:
+        self._family = family
+        self._devices = devices
+
+    def describe(self) -> Iterator[GaugeMetricFamily]:
+        """Part of Collector: the name, without asking any device."""
+        yield GaugeMetricFamily(self._family.name, self._family.help, labels=self._family.labels)
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Part of Collector."""
+        (gauge,) = self.describe()
+        for device in self._devices():
+            for kind, number in zip(DEVICE_MEMORY_KINDS, (device.used, device.total), strict=True):
+                gauge.add_metric((str(device.index), kind), number)
+        if gauge.samples:
+            yield gauge
 
 
 class MethodMetrics:
@@ -162,10 +271,14 @@ class ModelMetrics:
     def __init__(self, metrics: Metrics, name: str, target_languages: Sequence[str]) -> None:
         self._metrics = metrics
         self._name = name
+        self._pending: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        metrics.before_scrape.append(self.settle)
         self._phases = {phase: metrics.phase_seconds.labels(name, phase) for phase in PHASES}
         self._first_token = metrics.time_to_first_token_seconds.labels(name)
         self._step_seconds = metrics.step_seconds.labels(name)
         self._batch_rows = metrics.batch_rows.labels(name)
+        self._source_tokens = metrics.source_tokens.labels(name)
+        self._output_tokens = metrics.output_tokens.labels(name)
         self._tokens = {kind: metrics.tokens.labels(name, kind) for kind in TOKEN_KINDS}
         self._translated = {
             language: metrics.texts.labels(name, TRANSLATE, language)
@@ -180,34 +293,53 @@ class ModelMetrics:
             gauge: gauge.labels(name)
             for gauge in (
                 metrics.ready,
+                metrics.provider_as_configured,
                 metrics.queue_tokens,
+                metrics.queue_tokens_limit,
                 metrics.queue_sequences,
+                metrics.queue_sequences_limit,
                 metrics.active_rows,
+                metrics.cache_slots,
                 metrics.model_load_seconds,
                 metrics.warmup_seconds,
             )
         }
         self._memory = {part: metrics.memory_bytes.labels(name, part) for part in MEMORY_PARTS}
+        self._positions = {cache: metrics.cache_positions.labels(name, cache) for cache in CACHES}
 
     def readiness(self, ready: Callable[[], bool]) -> None:
         """Ask `ready` at each scrape."""
         self._gauges[self._metrics.ready].set_function(lambda: float(ready()))
 
     def loaded(
-        self, version: str, family: str, precision: str, provider: str, load_seconds: float, warmup_seconds: float
+        self,
+        version: str,
+        family: str,
+        precision: str,
+        provider: str,
+        as_configured: bool,
+        load_seconds: float,
+        warmup_seconds: float,
     ) -> None:
-        """The model is there."""
+        """The model is there; `as_configured` if `provider` is the one that the settings want."""
         self._metrics.model_info.labels(self._name, version, family, precision, provider).set(1)
+        self._gauges[self._metrics.provider_as_configured].set(float(as_configured))
         self._gauges[self._metrics.model_load_seconds].set(load_seconds)
         self._gauges[self._metrics.warmup_seconds].set(warmup_seconds)
 
     def watch(self, engine: Engine) -> None:
-        """Ask `engine` for its load and its memory at each scrape."""
+        """Ask `engine` for its load and its memory at each scrape, and once for its limits."""
         self._gauges[self._metrics.queue_tokens].set_function(lambda: engine.load().waiting_tokens)
         self._gauges[self._metrics.queue_sequences].set_function(lambda: engine.load().waiting_sequences)
         self._gauges[self._metrics.active_rows].set_function(lambda: engine.load().active_rows)
         for part, gauge in self._memory.items():
             gauge.set_function(_memory_part(engine, part))
+        for cache, gauge in self._positions.items():
+            gauge.set_function(_memory_part(engine, f"{cache}_positions"))
+        limits = engine.limits
+        self._gauges[self._metrics.queue_tokens_limit].set(limits.queue_tokens)
+        self._gauges[self._metrics.queue_sequences_limit].set(limits.queue_sequences)
+        self._gauges[self._metrics.cache_slots].set(limits.rows * engine.lanes)
 
     # --- told by the translator
 
@@ -228,14 +360,11 @@ class ModelMetrics:
 
     def encoded(self, rows: int, tokens: int, padding: int) -> None:
         """See `Observer.encoded`."""
-        self._tokens["source"].inc(tokens)
-        self._tokens["padding"].inc(padding)
+        self._put_off(self._count_encoding, tokens, padding)
 
     def stepped(self, rows: int, seconds: float) -> None:
         """See `Observer.stepped`."""
-        self._step_seconds.observe(seconds)
-        self._batch_rows.observe(rows)
-        self._tokens["output"].inc(rows)
+        self._put_off(self._count_step, rows, seconds)
 
     def failed(self, run: Run, cause: Cause) -> None:
         """See `Observer.failed`."""
@@ -247,20 +376,50 @@ class ModelMetrics:
 
     def finished(self, sequence: EngineSequence) -> None:
         """See `Observer.finished`."""
-        finish = sequence.finish
-        if finish is None:
-            return
+        self._put_off(self._count_finished, sequence.finish, sequence.times, len(sequence.source), len(sequence.tokens))
+
+    # --- counted later
+
+    def settle(self) -> None:
+        """Count what was put off; any thread may call it."""
+        while self._pending:
+            try:
+                count, told = self._pending.popleft()
+            except IndexError:
+                # Another thread was faster.
+                return
+            count(*told)
+
+    def _put_off(self, count: Callable[..., None], *told: Any) -> None:
+        # Between two runs of the model nothing of this is in the processor's caches: to count many at once costs each
+        # of them a tenth.
+        self._pending.append((count, told))
+        if len(self._pending) >= MANY_PENDING:
+            self.settle()
+
+    def _count_encoding(self, tokens: int, padding: int) -> None:
+        self._tokens["source"].inc(tokens)
+        self._tokens["padding"].inc(padding)
+
+    def _count_step(self, rows: int, seconds: float) -> None:
+        self._step_seconds.observe(seconds)
+        self._batch_rows.observe(rows)
+        self._tokens["output"].inc(rows)
+
+    def _count_finished(self, finish: Finish, times: Times, source_tokens: int, output_tokens: int) -> None:
         self._finished[finish.value].inc()
         if finish in WASTED:
-            self._tokens["wasted"].inc(len(sequence.tokens))
-        times = sequence.times
+            self._tokens["wasted"].inc(output_tokens)
         if times.admitted:
             self._phases["queue"].observe(times.admitted - times.submitted)
         if times.encoded:
             self._phases["encode"].observe(times.encoded - times.admitted)
+            self._source_tokens.observe(source_tokens)
         if times.first_token:
             self._first_token.observe(times.first_token - times.submitted)
             self._phases["decode"].observe(times.finished - times.encoded)
+            if finish not in WASTED:
+                self._output_tokens.observe(output_tokens)
 
 
 def _memory_part(engine: Engine, part: str) -> Callable[[], float]:

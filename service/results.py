@@ -127,14 +127,14 @@ class ModelInfo:
     source_languages: tuple[str, ...]
     """BCP-47."""
     target_languages: tuple[str, ...]
-    """BCP-47."""
+    """BCP-47; none where the model only embeds."""
     precision: str
     provider: str
     """The execution provider really in use, such as CPUExecutionProvider."""
     max_source_tokens: int
     """The end token counted."""
     max_output_tokens: int
-    """The end token counted."""
+    """The end token counted; 0 where the model only embeds."""
     max_source_characters: int
     embedding_dimension: int
     """Numbers a vector."""

@@ -36,7 +36,8 @@ from dragoman.service.engine.lane import ENGINE
 from dragoman.service.exposition import Exposition
 from dragoman.service.interceptor import CallInterceptor
 from dragoman.service.lifecycle import Lifecycle, State
-from dragoman.service.loading import LoadedModel, StartupError, load_model, read_bundle, verify_model
+from dragoman.service.loading import LoadedModel, StartupError, as_configured, load_model, read_bundle, verify_model
+from dragoman.service.memory import NvidiaDevices
 from dragoman.service.metrics import Metrics, ModelMetrics
 from dragoman.service.results import ModelInfo
 from dragoman.service.servicer import METHODS, SERVICE, ServedModel, TranslationService
@@ -72,7 +73,8 @@ class Server:
         self._lifecycle = Lifecycle()
         self.registry = CollectorRegistry()
         """Where the metrics are."""
-        self._metrics = Metrics(self.registry)
+        self._devices = NvidiaDevices()
+        self._metrics = Metrics(self.registry, self._devices.memory)
         self._model_metrics = ModelMetrics(self._metrics, manifest.name, manifest.target_languages)
         self._model_metrics.readiness(lambda: self._lifecycle.ready)
         self._service = TranslationService()
@@ -126,6 +128,7 @@ class Server:
             manifest.family,
             manifest.precision,
             model.provider,
+            as_configured(settings.provider, model.provider, bool(self._devices.memory())),
             model.load_seconds,
             model.warmup_seconds,
         )
@@ -310,7 +313,7 @@ def _model_info(manifest: Manifest, provider: str, threads: int) -> ModelInfo:
         precision=manifest.precision,
         provider=provider,
         max_source_tokens=manifest.decoding.max_source_tokens,
-        max_output_tokens=manifest.decoding.max_output_tokens,
+        max_output_tokens=manifest.decoding.max_output_tokens if manifest.translates else 0,
         max_source_characters=manifest.max_source_characters,
         embedding_dimension=manifest.dimensions.d_model,
         threads=threads,

@@ -65,14 +65,15 @@ class TranslationService(rpc.TranslationServiceServicer):
     async def Embed(self, request: pb.EmbedRequest, context: Context) -> pb.EmbedResponse:  # noqa: N802
         """See the proto."""
         _check_request_id(request.request_id)
-        pooling = pooling_from(request.pooling)
-        if pooling is None:
-            raise InvalidRequestError("pooling", f"is {request.pooling}, which this server does not know")
+        try:
+            pooling = pooling_from(request.pooling)
+        except ValueError as error:
+            raise InvalidRequestError("pooling", str(error)) from error
         result = await self._translator(request.model).embed(
             request.texts,
             source_language=request.source_language,
             pooling=pooling,
-            normalize=request.normalize if request.HasField("normalize") else True,
+            normalize=request.normalize if request.HasField("normalize") else None,
             truncate=request.truncate,
             seconds_left=_seconds_left(context),
         )

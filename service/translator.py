@@ -21,7 +21,7 @@ from dragoman.model.config import DecodingRules
 from dragoman.model.tokenizers import Tokenizer
 from dragoman.service.engine.engine import Engine
 from dragoman.service.engine.sequence import Finish, Sequence
-from dragoman.service.errors import InvalidRequestError, ModelFailedError, TooLateError
+from dragoman.service.errors import InvalidRequestError, ModelFailedError, TooLateError, quoted
 from dragoman.service.flight import Flights, Order
 from dragoman.service.languages import resolve_language
 from dragoman.service.metrics import ModelMetrics
@@ -92,11 +92,13 @@ class Translator:
         scores: bool = True,
         seconds_left: float | None = None,
     ) -> TranslateResult:
-        """Translate each text by itself, in their order.
+        """Translate each text by itself, in their order; a model without a decoder refuses.
 
         `max_output_tokens` of 0 means the model's own limit, and one beyond that limit means no more; `seconds_left`
         is what the caller still waits. Raises ServiceError.
         """
+        if not self._manifest.translates:
+            raise InvalidRequestError("model", f"{quoted(self._manifest.name)} has no decoder: it only embeds")
         deadline = self._deadline(seconds_left)
         pair = Pair(self._source_language(source_language), self._target_language(target_language))
         if max_output_tokens < 0:
@@ -128,15 +130,19 @@ class Translator:
         texts: Row[str],
         *,
         source_language: str = "",
-        pooling: Pooling = Pooling.MEAN,
-        normalize: bool = True,
+        pooling: Pooling | None = None,
+        normalize: bool | None = None,
         truncate: bool = False,
         seconds_left: float | None = None,
     ) -> EmbedResult:
         """Turn each text into a vector, or with `Pooling.NONE` each of its tokens; a blank one is its end token alone.
 
-        `seconds_left` is what the caller still waits. Raises ServiceError.
+        What is None is as the model's checkpoint has it. `seconds_left` is what the caller still waits. Raises
+        ServiceError.
         """
+        usual = self._manifest.embedding
+        pooling = Pooling(usual.pooling) if pooling is None else pooling
+        normalize = usual.normalize if normalize is None else normalize
         deadline = self._deadline(seconds_left)
         pair = Pair(self._source_language(source_language))
         sources, tokenize_seconds = await self._read(texts, truncate, pair, pooling is Pooling.NONE, deadline)

@@ -35,8 +35,13 @@ _POOLINGS_BACK = {number: pooling for pooling, number in POOLINGS.items()}
 
 
 def pooling_from(number: int) -> Pooling | None:
-    """The pooling of a request; None if this version knows no such number."""
-    return Pooling.MEAN if number == pb.POOLING_UNSPECIFIED else _POOLINGS_BACK.get(pb.Pooling.ValueType(number))
+    """The pooling of a request; None if it is left to the model. Raises ValueError for a number not known here."""
+    if number == pb.POOLING_UNSPECIFIED:
+        return None
+    pooling = _POOLINGS_BACK.get(pb.Pooling.ValueType(number))
+    if pooling is None:
+        raise ValueError(f"is {number}, which this server does not know")
+    return pooling
 
 
 def translate_response(result: TranslateResult) -> pb.TranslateResponse:

@@ -114,7 +114,9 @@ class FakeRunner:
         self.rested.set()
 
     def memory(self) -> Memory:
-        return Memory(weights=1000, cache_reserved=200, cache_used=50, buffers=30)
+        return Memory(
+            weights=1000, cache_reserved=200, cache_used=50, buffers=30, source_positions=16, output_positions=24
+        )
 
     def _step_row(self, row: int, fed: RowInput) -> Step:
         source = self._sources[row]

@@ -18,7 +18,7 @@ from grpc_health.v1 import health_pb2_grpc
 
 from dragoman.export.bundle import Manifest
 from dragoman.export.graphs import Dimensions
-from dragoman.model.config import DecodingRules
+from dragoman.model.config import DecodingRules, EmbeddingRules
 from dragoman.model.tokenizers import SentencePieceTokenizer
 from dragoman.model.training.vocabulary import train_tokenizer
 from dragoman.service.client import AsyncClient
@@ -103,6 +103,15 @@ def manifest(
         ),
         max_source_characters=max_characters,
         files=(),
+    )
+
+
+def encoder_manifest(embedding: EmbeddingRules | None = None) -> Manifest:
+    """The same of a model that only embeds."""
+    whole = manifest()
+    size = dataclasses.replace(whole.dimensions, decoder_layers=0)
+    return dataclasses.replace(
+        whole, dimensions=size, target_languages=(), embedding=embedding or EmbeddingRules(), version="ba9876543210"
     )
 
 

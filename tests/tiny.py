@@ -45,6 +45,20 @@ TINY = TransformerConfig(
 PAPER = dataclasses.replace(TINY, norm_order="post", final_norm=False)
 """The same in the paper's own order."""
 
+GATED = dataclasses.replace(
+    TINY,
+    key_width=12,
+    norm_kind="rms",
+    activation="gelu_tanh",
+    gated=True,
+    biases=False,
+    position_kind="relative",
+    relative_buckets=8,
+    relative_distance=20,
+    scale_embedding=False,
+)
+"""The same with all in which T5 differs from the paper."""
+
 # fmt: off
 WORDS = (
     "kite", "boat", "river", "stone", "tree", "bird", "dog", "house", "night", "day", "red", "blue", "small", "green",
@@ -96,8 +110,9 @@ def random_model(architecture: TransformerConfig = TINY, seed: int = 1, end_id: 
         torch.manual_seed(seed)
         model = Transformer(architecture)
         for name, module in model.named_modules():
-            if isinstance(module, nn.LayerNorm):
+            if isinstance(module, nn.LayerNorm | nn.RMSNorm):
                 nn.init.normal_(module.weight, mean=1.0, std=0.3)
+            if isinstance(module, nn.LayerNorm):
                 nn.init.normal_(module.bias, std=0.1)
             elif isinstance(module, nn.Linear) and module is not model.projection:
                 module.weight.mul_(3.0 if name.endswith(("query", "key")) else 1.5)
@@ -111,7 +126,7 @@ def _vary_outputs(model: Transformer, end_id: int) -> None:
     """Keep the model from saying the same word for ever, and let it end one step in ten."""
     size = model.config
     # With a tied embedding a token's own logit would always be largest, were all gains of the last norm positive.
-    last = [module for module in model.modules() if isinstance(module, nn.LayerNorm)][-1]
+    last = [module for module in model.modules() if isinstance(module, nn.LayerNorm | nn.RMSNorm)][-1]
     nn.init.normal_(last.weight, std=1.0)
     rows, width = 32, min(12, size.max_positions)
     source = torch.randint(4, size.source_vocabulary, (rows, width))

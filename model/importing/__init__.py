@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dragoman.model import checkpoint
 from dragoman.model.checkpoint import Checkpoint, load_checkpoint
-from dragoman.model.importing import bart_like
+from dragoman.model.importing import bart_like, bert, t5
 from dragoman.model.importing.family import Family
 from dragoman.model.importing.folder import ModelFolder
 from dragoman.model.tokenizers.importing import import_tokenizer
@@ -18,7 +18,7 @@ from dragoman.model.tokenizers.importing import import_tokenizer
 NATIVE = "transformer"
 """What the project's own checkpoints are called."""
 
-FAMILIES: tuple[Family, ...] = (*bart_like.FAMILIES,)
+FAMILIES: tuple[Family, ...] = (*bart_like.FAMILIES, *t5.FAMILIES, *bert.FAMILIES)
 """Those that we can import; the first that recognises a folder reads it."""
 
 FAMILY_NAMES = (NATIVE, *(family.name for family in FAMILIES))

@@ -10,6 +10,7 @@ import torch
 
 from dragoman.model.checkpoint import Checkpoint, check_prompts
 from dragoman.model.config import CheckpointConfig, NormOrder, PositionKind, TransformerConfig
+from dragoman.model.importing.family import check_vocabulary
 from dragoman.model.importing.folder import ModelFolder, activation
 from dragoman.model.importing.rules import read_rules
 from dragoman.model.importing.weights import Ledger, Part, as_it_is, build, read_folder
@@ -52,7 +53,7 @@ class BartLike:
         tables = Tables.find(folder, ledger, prefix)
         biased = LOGITS_BIAS in ledger and bool(ledger[LOGITS_BIAS].any())
         size = self._architecture(folder, tables, biased)
-        _check_vocabulary(folder, tokenizer, size)
+        check_vocabulary(folder, tokenizer, size)
         for stack in STACKS:
             ledger.pass_over(f"{prefix}{stack}.version")  # a number that old files of fairseq's have
         if size.position_kind != "learned":
@@ -151,15 +152,6 @@ def _parts(size: TransformerConfig, prefix: str) -> dict[str, Part]:
 
 def _both(ours: str, theirs: str) -> dict[str, str]:
     return {f"{ours}.{kind}": f"{theirs}.{kind}" for kind in ("weight", "bias")}
-
-
-def _check_vocabulary(folder: ModelFolder, tokenizer: Tokenizer, size: TransformerConfig) -> None:
-    for kind, ids, rows in (
-        ("source", tokenizer.vocabulary, size.source_vocabulary),
-        ("target", tokenizer.target_vocabulary, size.target_vocabulary),
-    ):
-        if ids > rows:
-            raise ValueError(f"{folder.path}: the tokenizer has {ids} {kind} ids, the {kind} embedding {rows} rows")
 
 
 def _is_bart(folder: ModelFolder) -> bool:

@@ -4,6 +4,7 @@ from collections.abc import Collection
 from typing import Protocol
 
 from dragoman.model.checkpoint import Checkpoint
+from dragoman.model.config import TransformerConfig
 from dragoman.model.importing.folder import ModelFolder
 from dragoman.model.tokenizers import Tokenizer
 
@@ -20,3 +21,13 @@ class Family(Protocol):
 
     def read(self, folder: ModelFolder, tokenizer: Tokenizer, ignored_rules: Collection[str]) -> Checkpoint:
         """The checkpoint. Raises ValueError or FileNotFoundError that names what is wrong with which file."""
+
+
+def check_vocabulary(folder: ModelFolder, tokenizer: Tokenizer, size: TransformerConfig) -> None:
+    """Raise ValueError where the tokenizer gives or takes ids that the embeddings do not have."""
+    for kind, ids, rows in (
+        ("source", tokenizer.vocabulary, size.source_vocabulary),
+        ("target", tokenizer.target_vocabulary, size.target_vocabulary),
+    ):
+        if ids > rows:
+            raise ValueError(f"{folder.path}: the tokenizer has {ids} {kind} ids, the {kind} embedding {rows} rows")

@@ -17,17 +17,20 @@ from dragoman.service.client import Client, Embedding, Pooling
 @click.option(
     "--pooling",
     type=click.Choice([pooling.value for pooling in Pooling]),
-    default=Pooling.MEAN.value,
-    show_default=True,
-    help="How the states of a text's tokens become its vector; none: one vector a token.",
+    help="How the states of a text's tokens become its vector; none: one vector a token.  [default: as the model's "
+    "checkpoint says, else mean]",
 )
-@click.option("--normalize/--no-normalize", default=True, show_default=True, help="Scale each vector to length 1.")
+@click.option(
+    "--normalize/--no-normalize",
+    default=None,
+    help="Scale each vector to length 1.  [default: as the model's checkpoint says, else normalize]",
+)
 @source_options
 @connection_options
 def embed(
     texts: tuple[str, ...],
-    pooling: str,
-    normalize: bool,
+    pooling: str | None,
+    normalize: bool | None,
     source: str,
     model: str,
     truncate: bool,
@@ -41,7 +44,7 @@ def embed(
     that it stands for, from "start_byte" up to "end_byte".
     """
     with connected(address, timeout_seconds) as client:
-        ask = partial(_ask, client, source, model, Pooling(pooling), normalize, truncate)
+        ask = partial(_ask, client, source, model, Pooling(pooling) if pooling else None, normalize, truncate)
         if texts:
             for embedding in ask(utf8_arguments(texts)):
                 click.echo(to_json(embedding))
@@ -73,8 +76,8 @@ def _ask(
     client: Client,
     source: str,
     model: str,
-    pooling: Pooling,
-    normalize: bool,
+    pooling: Pooling | None,
+    normalize: bool | None,
     truncate: bool,
     texts: Sequence[str],
 ) -> tuple[Embedding, ...]:

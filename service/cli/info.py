@@ -35,7 +35,7 @@ def _model_rows(model: ModelInfo) -> list[tuple[str, str]]:
         ("version", model.version),
         ("family", model.family),
         ("from", ", ".join(model.source_languages)),
-        ("to", ", ".join(model.target_languages)),
+        ("to", ", ".join(model.target_languages) or "nothing: it only embeds"),
         ("precision", model.precision),
         ("provider", model.provider),
         ("threads", str(model.threads)),

@@ -35,6 +35,8 @@ class Engine:
     ) -> None:
         """`end_ids` and `forced_end_id` are as the scheduler has them."""
         self.clock = clock
+        self.limits = limits
+        self.lanes = len(runners)
         self._runners = tuple(runners)
         self._hall = Hall(Queue(limits.queue_sequences, limits.queue_tokens))
         self._hall.schedulers = [Scheduler(limits, end_ids, self._hall.queue, forced_end_id) for _ in runners]
@@ -71,13 +73,15 @@ class Engine:
             return Load(len(self._hall.queue), self._hall.queue.tokens, self._hall.active_rows)
 
     def memory(self) -> Memory:
-        """What the runners hold now, who share their weights; any thread may call it."""
+        """What the runners hold now, who share their weights; any thread may call it. Positions are the most of any."""
         held = [runner.memory() for runner in self._runners]
         return Memory(
             weights=max(each.weights for each in held),
             cache_reserved=sum(each.cache_reserved for each in held),
             cache_used=sum(each.cache_used for each in held),
             buffers=sum(each.buffers for each in held),
+            source_positions=max(each.source_positions for each in held),
+            output_positions=max(each.output_positions for each in held),
         )
 
     def busy_seconds(self) -> float:

@@ -8,7 +8,7 @@ from typing import Self
 
 from dragoman.model.config import DecodingRules
 from dragoman.service.engine.engine import Engine
-from dragoman.service.engine.lane import Cause, Run
+from dragoman.service.engine.lane import Cause, Observer, Run
 from dragoman.service.engine.runner import Runner
 from dragoman.service.engine.scheduler import Limits
 from dragoman.service.engine.sequence import Sequence
@@ -49,12 +49,21 @@ class Offline:
     Several engines may use the same runners, one after another.
     """
 
-    def __init__(self, runners: Row[Runner], rules: DecodingRules, rows: int, *, scored: bool = True) -> None:
+    def __init__(
+        self,
+        runners: Row[Runner],
+        rules: DecodingRules,
+        rows: int,
+        *,
+        scored: bool = True,
+        observer: Observer | None = None,
+    ) -> None:
         """Log-probabilities are made only if `scored`."""
         limits = Limits(rows, NO_LIMIT, ENCODE_TOKENS, NO_LIMIT, NO_LIMIT, ADMISSION_STEPS)
         self._rules = rules
         self._scored = scored
-        self._engine = Engine(runners, limits, rules.end_ids, Silent(), forced_end_id=rules.forced_end_id)
+        told = observer or Silent()
+        self._engine = Engine(runners, limits, rules.end_ids, told, forced_end_id=rules.forced_end_id)
         self._engine.start()
 
     def run(

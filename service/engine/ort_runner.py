@@ -64,7 +64,7 @@ def _refusals_told() -> Iterator[None]:
 
 
 class OrtRunner:
-    """Runs a bundle's two graphs. See `Runner`."""
+    """Runs a bundle's two graphs; of one without a decoder, nothing but `embed` may be asked. See `Runner`."""
 
     def __init__(self, bundle: Bundle, *, provider: str, threads: int, max_rows: int) -> None:
         """Load the graphs for `max_rows` rows at most, on `threads` cores.
@@ -77,7 +77,9 @@ class OrtRunner:
         size = manifest.dimensions
         self._pad_id = manifest.decoding.pad_id
         self._encoder, self.provider = _open_session(bundle, ENCODER_FILE, provider, threads)
-        self._decoder, _ = _open_session(bundle, DECODER_FILE, provider, threads)
+        self._decoder: Any = None
+        if manifest.translates:
+            self._decoder, _ = _open_session(bundle, DECODER_FILE, provider, threads)
         self._encoder_outputs = [spec.name for spec in encoder_spec(size, manifest.precision).outputs]
         self._decoder_spec = decoder_spec(size, manifest.precision, logits=False)
         self._weights_bytes = bundle.path(WEIGHTS_FILE).stat().st_size
@@ -101,7 +103,7 @@ class OrtRunner:
         self._small = _small_buffers(max_rows)
         self._lengths = self._small["source_lengths"]
         self._positions_used = 0
-        self._binding = self._decoder.io_binding()
+        self._binding: Any = self._decoder and self._decoder.io_binding()
         self._bound = UNBOUND
         self._places: list[Place] = []
 
@@ -171,6 +173,8 @@ class OrtRunner:
             cache_reserved=self._cross.nbytes + self._past.nbytes,
             cache_used=used,
             buffers=sum(buffer.nbytes for buffer in self._small.values()),
+            source_positions=self._cross.capacity,
+            output_positions=self._past.capacity,
         )
 
     def _encode(self, sources: Sequence[Sequence[int]], outputs: list[str]) -> list[NDArray[Any]]:

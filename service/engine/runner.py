@@ -22,7 +22,7 @@ class RowInput(NamedTuple):
 
 @dataclass(frozen=True)
 class Memory:
-    """What a runner holds, in bytes."""
+    """What a runner holds, in bytes where nothing else is said."""
 
     weights: int
     cache_reserved: int
@@ -31,6 +31,10 @@ class Memory:
     """The part of it that holds tokens of running rows."""
     buffers: int
     """Everything else that it allocated for inputs and outputs."""
+    source_positions: int
+    """Tokens of a source that each row has room for now."""
+    output_positions: int
+    """Tokens of an output that each row has room for now."""
 
 
 class Runner(Protocol):

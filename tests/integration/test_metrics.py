@@ -12,7 +12,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from dragoman.service.client import ClientError
+from dragoman.service.metrics import OBJECTIVES
 from dragoman.service.server import Server
+from dragoman.service.settings import ServerSettings
 from dragoman.v1 import translation_pb2 as pb
 from tests.fake_runner import FakeRunner
 from tests.harness import MAX_CHARACTERS, Running, eventually, loaded, loopback, manifest, serving, token_of
@@ -61,6 +63,12 @@ async def test_a_scrape_is_what_prometheus_reads() -> None:
     assert found["dragoman_model_load_seconds", (("model", "fake"),)] == 1.5
     assert found["dragoman_warmup_seconds", (("model", "fake"),)] == 0.5
     assert found["dragoman_memory_bytes", (("model", "fake"), ("part", "weights"))] == 1000
+    assert found["dragoman_provider_as_configured", (("model", "fake"),)] == 1
+    assert found["dragoman_cache_slots", (("model", "fake"),)] == ServerSettings().max_rows
+    assert found["dragoman_queue_tokens_limit", (("model", "fake"),)] == ServerSettings().queue_tokens
+    assert found["dragoman_objective_seconds", (("grpc_method", "Embed"),)] == OBJECTIVES["Embed"]
+    assert found["dragoman_source_tokens_sum", (("model", "fake"),)] == 5
+    assert found["dragoman_output_tokens_count", (("model", "fake"),)] == 2
     info = {
         "model": "fake",
         "version": "0123456789ab",

@@ -16,14 +16,14 @@ from dragoman.export import exporter, verify
 from dragoman.export.bundle import GOLDEN_FILE, Bundle, open_bundle
 from dragoman.export.exporter import ExportOptions, export_checkpoint
 from dragoman.export.graphs import DECODER_FILE, ENCODER_FILE
-from dragoman.export.onnx_files import write_graphs
+from dragoman.export.onnx_files import dimensions_of, write_graphs
 from dragoman.export.precision import TOLERANCES
 from dragoman.export.proof import check_names_and_axes
 from dragoman.export.verify import GraphDecoder, Ids, VerificationError, verify_bundle
 from dragoman.model.checkpoint import Checkpoint, load_checkpoint, own_weights
 from dragoman.model.config import TransformerConfig
 from dragoman.model.greedy import greedy, pad
-from tests.tiny import PAPER, TINY, clear_cut, random_model, sentences, tiny_rules
+from tests.tiny import GATED, PAPER, TINY, clear_cut, random_model, sentences, tiny_rules
 
 VARIANTS = {
     "pre-norm": TINY,
@@ -31,6 +31,7 @@ VARIANTS = {
     "gelu": dataclasses.replace(TINY, activation="gelu"),
     "learned positions": dataclasses.replace(TINY, position_kind="learned", position_offset=2),
     "two embeddings": dataclasses.replace(TINY, shared_embedding=False, tied_output=False),
+    "all of T5's": GATED,
     "output bias": dataclasses.replace(TINY, output_bias=True, scale_embedding=False),
 }
 
@@ -41,10 +42,11 @@ def export_quietly(checkpoint_folder: Path, bundle_folder: Path, force: bool = F
 
 
 def exported(folder: Path, architecture: TransformerConfig, bundle: Bundle) -> GraphDecoder:
-    """A decoder with logits over a random model of this architecture; the manifest is another's of the same shape."""
+    """A decoder with logits over a random model of this architecture; the manifest is another's but for its shape."""
     folder.mkdir()
     write_graphs(folder, random_model(architecture), bundle.manifest.decoding, logits=True)
-    return GraphDecoder(Bundle(folder, bundle.manifest), threads=1, logits=True)
+    manifest = dataclasses.replace(bundle.manifest, dimensions=dimensions_of(architecture))
+    return GraphDecoder(Bundle(folder, manifest), threads=1, logits=True)
 
 
 @pytest.mark.parametrize("name", VARIANTS)

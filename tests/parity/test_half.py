@@ -33,7 +33,7 @@ from dragoman.model.transformer import Transformer
 from dragoman.service.engine.ort_runner import OrtRunner
 from dragoman.service.engine.runner import RowInput
 from tests.harness import manifest
-from tests.tiny import PAPER, TINY, random_model, sentences, tiny_rules
+from tests.tiny import GATED, PAPER, TINY, random_model, sentences, tiny_rules
 
 LONG = dataclasses.replace(TINY, max_positions=256)
 
@@ -257,7 +257,7 @@ def compare(decoder: GraphDecoder, model: Transformer, sources: list[list[int]],
 class TestOverflow:
     """Activations that float16 cannot hold."""
 
-    @pytest.mark.parametrize("config", [TINY, PAPER], ids=["pre", "post"])
+    @pytest.mark.parametrize("config", [TINY, PAPER, GATED], ids=["pre", "post", "t5"])
     def test_a_state_beyond_the_range_keeps_its_tokens(self, config: TransformerConfig, tmp_path: Path) -> None:
         model, sources = random_model(config), random_sources()
         outer = model.get_submodule("encoder.0.feed_forward.outer")

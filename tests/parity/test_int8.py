@@ -59,12 +59,12 @@ def test_an_input_that_is_never_negative_has_twice_as_many_levels() -> None:
     assert fine <= 0.3 / 510 + 1e-7 < coarse
 
 
-@pytest.mark.parametrize("activation", ["relu", "gelu"])
-def test_only_what_follows_relu_is_taken_for_never_negative(activation: Literal["relu", "gelu"]) -> None:
-    model = quantize(random_model(dataclasses.replace(TINY, activation=activation)))
+@pytest.mark.parametrize(("activation", "gated"), [("relu", False), ("relu", True), ("gelu", False)])
+def test_only_what_follows_relu_is_taken_for_never_negative(activation: Literal["relu", "gelu"], gated: bool) -> None:
+    model = quantize(random_model(dataclasses.replace(TINY, activation=activation, gated=gated)))
     positive = {name for name, module in model.named_modules() if isinstance(module, Int8Linear) and module.positive}
     outer = {name for name, _ in model.named_modules() if name.endswith("feed_forward.outer")}
-    assert positive == (outer if activation == "relu" else set())
+    assert positive == (outer if activation == "relu" and not gated else set())
 
 
 @pytest.mark.parametrize("terms", [1040, 1041, 4096])

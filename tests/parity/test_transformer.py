@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dragoman.model.config import Activation, NormOrder, PositionKind, TransformerConfig
-from dragoman.model.transformer import MultiHeadAttention, Transformer, lengths_to_visible, sinusoid_table
-from tests.tiny import PAPER, TINY, random_model
+from dragoman.model.transformer import MultiHeadAttention, RelativeBias, Transformer, lengths_to_visible, sinusoid_table
+from tests.tiny import GATED, PAPER, TINY, random_model
 
 SOURCE_LENGTHS = torch.tensor([9, 1, 4, 6])
 TARGET_LENGTHS = torch.tensor([3, 7, 1, 5])
@@ -190,10 +190,34 @@ def test_the_longest_text_fits_the_position_table_and_one_more_token_does_not() 
             model.encode(random_ids(1, 6, seed=4), torch.tensor([6]))
 
 
+def test_distances_fall_into_classes_one_each_then_ever_wider_ones() -> None:
+    config = dataclasses.replace(GATED, relative_buckets=8, relative_distance=20)
+    tables = [RelativeBias(config, both_sides=both) for both in (True, False)]
+    for bias in tables:
+        bias.weight.data[:] = torch.arange(8.0)[:, None]
+    before_and_after, before = ([int(row[0]) for row in bias.table()] for bias in tables)
+    # Four classes a side: 0, 1, 2 to 6, and all beyond (2 + 2 · log(d / 2) / log(10), rounded down).
+    assert before_and_after[20::-1] == [0, 1] + 5 * [2] + 14 * [3]
+    assert before_and_after[21:] == [5] + 5 * [6] + 14 * [7]
+    # Eight for the past alone: 0 to 3, then 4 + 4 · log(d / 4) / log(5).
+    assert before[20::-1] == [0, 1, 2, 3, 4, 4, 5, 5, 5, 6, 6, 6, 6, 6, 7, 7, 7, 7, 7, 7, 7]
+    assert before[21:] == 20 * [0]
+
+
+def test_relative_bias_is_added_by_distance_and_the_same_beyond_the_farthest() -> None:
+    bias = RelativeBias(GATED, both_sides=True)
+    with torch.no_grad():
+        found, table = bias(30), bias.table()
+    assert found.shape == (1, GATED.heads, 30, 30)
+    assert torch.equal(found[0, :, 12, 9], table[20 - 3])
+    assert torch.equal(found[0, :, 9, 12], table[20 + 3])
+    assert torch.equal(found[0, :, 0, 29], table[40])
+
+
 # --- what is seen and what is not
 
 
-@pytest.mark.parametrize("config", [TINY, PAPER], ids=kind_name)
+@pytest.mark.parametrize("config", [TINY, PAPER, GATED], ids=kind_name)
 def test_changing_a_target_token_leaves_every_earlier_output_bit_equal(config: TransformerConfig) -> None:
     model = random_model(config)
     source, lengths = random_ids(2, 5, seed=5), torch.tensor([5, 3])

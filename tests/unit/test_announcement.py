@@ -22,24 +22,28 @@ def called(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def test_the_line_to_try_is_one_that_works_from_here(called: Path) -> None:
-    assert try_line("fr", "127.0.0.1", 50051) == '.venv/bin/dragoman translate --to fr "The cat sat on the mat."'
+    assert try_line(("fr",), "127.0.0.1", 50051) == '.venv/bin/dragoman translate --to fr "The cat sat on the mat."'
+
+
+def test_a_model_that_only_embeds_is_tried_by_embedding(called: Path) -> None:
+    assert try_line((), "127.0.0.1", 50051) == '.venv/bin/dragoman embed "The cat sat on the mat."'
 
 
 def test_a_command_called_by_a_relative_path_is_named_the_same(called: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", [".venv/bin/dragoman", "serve"])
-    assert try_line("fr", "127.0.0.1", 50051).startswith(".venv/bin/dragoman translate ")
+    assert try_line(("fr",), "127.0.0.1", 50051).startswith(".venv/bin/dragoman translate ")
 
 
 def test_a_command_on_the_path_is_named_short(called: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["/opt/bin/dragoman"])
-    assert try_line("fr", "127.0.0.1", 50051).startswith("/opt/bin/dragoman translate ")
+    assert try_line(("fr",), "127.0.0.1", 50051).startswith("/opt/bin/dragoman translate ")
     monkeypatch.setattr(shutil, "which", lambda _: "/opt/bin/dragoman")
-    assert try_line("fr", "127.0.0.1", 50051).startswith("dragoman translate ")
+    assert try_line(("fr",), "127.0.0.1", 50051).startswith("dragoman translate ")
 
 
 def test_one_that_is_no_command_is_not_named(called: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", [str(called / "pytest")])
-    assert try_line("fr", "127.0.0.1", 50051).startswith("dragoman translate ")
+    assert try_line(("fr",), "127.0.0.1", 50051).startswith("dragoman translate ")
 
 
 @pytest.mark.parametrize(
@@ -52,11 +56,11 @@ def test_one_that_is_no_command_is_not_named(called: Path, monkeypatch: pytest.M
     ],
 )
 def test_an_address_is_named_where_it_is_not_the_usual_one(called: Path, host: str, port: int, address: str) -> None:
-    assert f"translate --to fr --address {address} " in try_line("fr", host, port)
+    assert f"translate --to fr --address {address} " in try_line(("fr",), host, port)
 
 
 def test_all_interfaces_include_the_usual_one(called: Path) -> None:
-    assert "--address" not in try_line("fr", "0.0.0.0", 50051)
+    assert "--address" not in try_line(("fr",), "0.0.0.0", 50051)
 
 
 def test_what_is_served_and_where(called: Path) -> None:

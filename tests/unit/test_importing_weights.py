@@ -111,9 +111,7 @@ def test_code_in_a_pickle_is_not_run(marian: Path, tmp_path: Path) -> None:
     shutil.copytree(marian, tmp_path / "trap")
     (tmp_path / "trap" / FILE).unlink()
     torch.save({"model.shared.weight": Trap()}, tmp_path / "trap" / "pytorch_model.bin")
-    with pytest.raises(
-        ValueError, match=r"pytorch_model.bin: not a file of tensors .*: it asks for getattr, which"
-    ):
+    with pytest.raises(ValueError, match=r"pytorch_model.bin: not a file of tensors .*: it asks for getattr, which"):
         read_folder(tmp_path / "trap")
     assert not (tmp_path / "sprung").exists()
 

@@ -16,14 +16,15 @@ from dragoman.service.loading import (
     INSTALL_RUNTIME,
     WARMUP_STEPS,
     StartupError,
+    as_configured,
     check_runtime,
     load_model,
     verify_model,
     warm_up,
 )
 from dragoman.service.settings import ServerSettings
-from tests.fake_runner import END, START, FakeRunner
-from tests.harness import manifest, write_tokenizer
+from tests.fake_runner import END, FakeRunner
+from tests.harness import encoder_manifest, manifest, write_tokenizer
 
 
 def install(monkeypatch: pytest.MonkeyPatch, *distributions: str) -> None:
@@ -191,15 +192,40 @@ class Watched(FakeRunner):
 
 def test_warming_up_runs_one_row_and_all_rows_and_leaves_them_clean() -> None:
     runner = Watched()
-    warm_up(runner, [(*range(10, 20), END)] * 9, START, max_rows=4)
+    warm_up(runner, [(*range(10, 20), END)] * 9, manifest(), max_rows=4)
     assert runner.embedded == [1, 4]
     assert runner.batches == [1] * WARMUP_STEPS + [4] * WARMUP_STEPS
     assert runner.cleared == {0, 1, 2, 3}
     assert runner.rests == 1
 
 
+def test_warming_up_a_model_that_only_embeds_takes_no_step() -> None:
+    runner = Watched()
+    warm_up(runner, [(*range(10, 20), END)] * 9, encoder_manifest(), max_rows=4)
+    assert runner.embedded == [1, 4]
+    assert runner.batches == []
+    assert runner.rests == 1
+
+
 def test_warming_up_does_with_what_there_is() -> None:
     runner = Watched()
-    warm_up(runner, [(*range(10, 20), END)], START, max_rows=4)
+    warm_up(runner, [(*range(10, 20), END)], manifest(), max_rows=4)
     assert runner.batches == [1] * WARMUP_STEPS
-    warm_up(runner, [], START, max_rows=4)
+    warm_up(runner, [], manifest(), max_rows=4)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "provider", "has_device", "met"),
+    [
+        ("cpu", "CPUExecutionProvider", True, True),
+        ("cuda", "CPUExecutionProvider", True, False),
+        ("cuda", "CUDAExecutionProvider", True, True),
+        ("auto", "CPUExecutionProvider", True, False),
+        ("auto", "CUDAExecutionProvider", True, True),
+        ("auto", "CPUExecutionProvider", False, True),
+    ],
+)
+def test_auto_is_met_by_the_cpu_only_where_there_is_no_gpu(
+    wanted: str, provider: str, has_device: bool, met: bool
+) -> None:
+    assert as_configured(wanted, provider, has_device) is met

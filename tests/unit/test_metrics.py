@@ -7,7 +7,18 @@ from prometheus_client import CollectorRegistry, generate_latest
 from dragoman.service.engine.engine import Engine
 from dragoman.service.engine.scheduler import Limits
 from dragoman.service.engine.sequence import Finish, Sequence, Times
-from dragoman.service.metrics import FINISH_REASONS, RPC_LABELS, WASTED, MethodMetrics, Metrics, ModelMetrics
+from dragoman.service.errors import ServiceError
+from dragoman.service.memory import DeviceMemory
+from dragoman.service.metrics import (
+    FINISH_REASONS,
+    MANY_PENDING,
+    REFUSALS,
+    RPC_LABELS,
+    WASTED,
+    MethodMetrics,
+    Metrics,
+    ModelMetrics,
+)
 from tests.fake_runner import END, START, FakeRunner
 
 CORE = {
@@ -22,7 +33,17 @@ CORE = {
     "dragoman_finished_total",
     "dragoman_refused_total",
     "dragoman_run_failures_total",
+    "dragoman_provider_as_configured",
+    "dragoman_source_tokens",
+    "dragoman_output_tokens",
     "dragoman_queue_tokens",
+    "dragoman_queue_tokens_limit",
+    "dragoman_queue_sequences_limit",
+    "dragoman_cache_slots",
+    "dragoman_cache_positions",
+    "dragoman_device_memory_bytes",
+    "dragoman_memory_limit_bytes",
+    "dragoman_objective_seconds",
     "dragoman_queue_sequences",
     "dragoman_active_rows",
     "dragoman_memory_bytes",
@@ -142,6 +163,15 @@ def test_steps_and_encodings(registry: CollectorRegistry, model: ModelMetrics) -
     assert value(registry, "dragoman_step_seconds_sum") == 0.5
 
 
+def test_what_is_counted_later_does_not_pile_up_where_nobody_scrapes(metrics: Metrics, model: ModelMetrics) -> None:
+    for _ in range(10 * MANY_PENDING):
+        model.stepped(rows=1, seconds=0.5)
+    # Of the one metric, which is no scrape.
+    (family,) = metrics.batch_rows.collect()
+    (total,) = (sample.value for sample in family.samples if sample.name.endswith("_sum"))
+    assert total > 9 * MANY_PENDING
+
+
 def test_runs_that_failed_are_counted_by_what_ran_and_why(registry: CollectorRegistry, model: ModelMetrics) -> None:
     model.failed("step", "memory")
     model.wasted(7)
@@ -169,6 +199,58 @@ def test_gauges_are_read_from_the_engine(registry: CollectorRegistry, model: Mod
     assert value(registry, "dragoman_active_rows") == 0
     memory = {part: value(registry, "dragoman_memory_bytes", part=part) for part in ("weights", "cache_used")}
     assert memory == {"weights": 1000, "cache_used": 50}
+    positions = {cache: value(registry, "dragoman_cache_positions", cache=cache) for cache in ("source", "output")}
+    assert positions == {"source": 16, "output": 24}
+
+
+def test_what_is_full_is_known_from_its_limit(registry: CollectorRegistry, model: ModelMetrics) -> None:
+    limits = Limits(rows=3, tokens=100, encode_tokens=100, queue_sequences=5, queue_tokens=70)
+    model.watch(Engine([FakeRunner(), FakeRunner()], limits, START, (END,), model))
+    assert value(registry, "dragoman_cache_slots") == 6
+    assert value(registry, "dragoman_queue_sequences_limit") == 5
+    assert value(registry, "dragoman_queue_tokens_limit") == 70
+
+
+def test_lengths_are_of_what_was_encoded_and_of_what_was_received(
+    registry: CollectorRegistry, model: ModelMetrics
+) -> None:
+    through = Times(submitted=1, admitted=1, encoded=1, first_token=2, finished=3)
+    model.finished(ended(Finish.END, 5, through))
+    model.finished(ended(Finish.CANCELLED, 7, through))
+    model.finished(ended(Finish.DEADLINE, 0, Times(submitted=1, finished=3)))
+    lengths = [
+        (value(registry, f"dragoman_{kind}_tokens_count"), value(registry, f"dragoman_{kind}_tokens_sum"))
+        for kind in ("source", "output")
+    ]
+    assert lengths == [(2, 4), (1, 5)]
+
+
+def test_every_refusal_has_its_series(registry: CollectorRegistry, metrics: Metrics) -> None:
+    errors = [ServiceError]
+    for error in errors:
+        errors += error.__subclasses__()
+    reasons = {error.refusal for error in errors} - {None}
+    assert reasons <= set(REFUSALS)
+    metrics.refuse("too_long")
+    assert registry.get_sample_value("dragoman_refused_total", {"reason": "too_long"}) == 1
+
+
+def test_devices_have_series_only_where_they_are() -> None:
+    devices = [DeviceMemory(0, 5, 80), DeviceMemory(1, 6, 80)]
+    registry = CollectorRegistry()
+    Metrics(registry, lambda: devices)
+    labels = {"device": "1", "kind": "used"}
+    assert registry.get_sample_value("dragoman_device_memory_bytes", labels) == 6
+    devices.clear()
+    assert b"dragoman_device_memory_bytes" not in generate_latest(registry)
+
+
+def test_memory_has_a_bound(registry: CollectorRegistry, metrics: Metrics) -> None:
+    bound = registry.get_sample_value("dragoman_memory_limit_bytes")
+    resident = registry.get_sample_value("process_resident_memory_bytes")
+    assert bound is not None
+    assert resident is not None
+    assert resident < bound
 
 
 def test_the_process_is_described_too(registry: CollectorRegistry, metrics: Metrics) -> None:

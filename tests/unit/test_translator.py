@@ -12,6 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from dragoman.export.bundle import Manifest
+from dragoman.model.config import EmbeddingRules
 from dragoman.model.tokenizers import SentencePieceTokenizer
 from dragoman.service.engine.engine import Engine
 from dragoman.service.engine.scheduler import Limits
@@ -29,7 +30,16 @@ from dragoman.service.metrics import Metrics, ModelMetrics
 from dragoman.service.results import FinishReason, Pooling
 from dragoman.service.translator import CallLimits, Translator
 from tests.fake_runner import END, START, FakeRunner, log_prob_of
-from tests.harness import MAX_CHARACTERS, MAX_SOURCE_TOKENS, eventually, manifest, text_of, token_of, tokenizer
+from tests.harness import (
+    MAX_CHARACTERS,
+    MAX_SOURCE_TOKENS,
+    encoder_manifest,
+    eventually,
+    manifest,
+    text_of,
+    token_of,
+    tokenizer,
+)
 from tests.letters import FR, described
 
 FOREVER = 10**9
@@ -399,6 +409,24 @@ async def test_equal_vectors_of_different_texts_are_flagged() -> None:
     assert [each.source_truncated for each in result.embeddings] == [False, True, True]
     assert [each.source_tokens for each in result.embeddings] == [MAX_SOURCE_TOKENS] * 3
     assert len({tuple(each.values.tolist()) for each in result.embeddings}) == 1
+
+
+async def test_a_model_that_only_embeds_says_so_when_asked_to_translate() -> None:
+    async with translating(what=encoder_manifest()) as bench:
+        with pytest.raises(InvalidRequestError, match="'fake' has no decoder: it only embeds") as caught:
+            await bench.translator.translate(["kite"])
+        assert len((await bench.translator.embed(["kite"])).embeddings) == 1
+    assert caught.value.field == "model"
+
+
+async def test_pooling_and_length_are_the_checkpoint_s_unless_the_caller_wants_others() -> None:
+    kite = token_of("kite")
+    async with translating(what=encoder_manifest(EmbeddingRules(pooling="cls", normalize=False))) as bench:
+        (usual,) = (await bench.translator.embed(["kite"])).embeddings
+        (other,) = (await bench.translator.embed(["kite"], pooling=Pooling.MAX, normalize=True)).embeddings
+    assert usual.values.tolist() == [kite, 0, 1]
+    assert np.linalg.norm(other.values) == pytest.approx(1, abs=1e-6)
+    assert other.values[1] / other.values[2] == pytest.approx(1)
 
 
 async def test_states_that_are_not_finite_are_no_embedding() -> None:

@@ -82,5 +82,6 @@ def test_a_reason_of_a_newer_server_is_unknown_and_no_error() -> None:
 
 
 def test_a_pooling_left_out_is_the_mean_and_an_unknown_one_is_told() -> None:
-    assert pooling_from(pb.POOLING_UNSPECIFIED) is Pooling.MEAN
-    assert pooling_from(99) is None
+    assert pooling_from(pb.POOLING_UNSPECIFIED) is None
+    with pytest.raises(ValueError, match="is 99, which this server does not know"):
+        pooling_from(99)

@@ -1,0 +1,211 @@
+"""T5 and mT5 against transformers: logits, tokens, and the exported graphs."""
+
+import dataclasses
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from dragoman.export.bundle import Bundle
+from dragoman.export.onnx_files import dimensions_of, write_graphs
+from dragoman.export.verify import GraphDecoder
+from dragoman.model.checkpoint import Checkpoint
+from dragoman.model.greedy import greedy, pad
+from dragoman.model.importing import family_of, load_any
+from tests.harness import manifest
+from tests.hugging_face_tokenizers import t5 as write_tokenizer
+from tests.tiny import sentences
+
+SHAPE: Mapping[str, Any] = {
+    "d_model": 32,
+    "num_heads": 4,
+    "d_kv": 12,
+    "d_ff": 64,
+    "num_layers": 2,
+    "num_decoder_layers": 1,
+    "relative_attention_num_buckets": 8,
+    "relative_attention_max_distance": 20,
+    "decoder_start_token_id": 0,
+    "dropout_rate": 0.0,
+}
+
+VARIANTS: Mapping[str, Mapping[str, Any]] = {
+    "v1.0": {"feed_forward_proj": "relu"},
+    "v1.1": {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
+    "v1.1 with one table": {"feed_forward_proj": "gated-silu", "tie_word_embeddings": False},
+    "mt5": {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
+}
+UNTIED = ("v1.1", "mt5")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A checkpoint of transformers, and what it was read as."""
+
+    folder: Path
+    tokenizer: Any
+    model: Any
+    ours: Checkpoint
+
+
+def make_pair(variant: str, folder: Path) -> Pair:
+    """A model whose every weight counts, whose attention is sharp, and which says many words before it ends."""
+    kind = "MT5" if variant == "mt5" else "T5"
+    tokenizer = write_tokenizer(folder)
+    tasks = json.loads((folder / "config.json").read_text())["task_specific_params"]
+    settings = {"vocab_size": len(tokenizer), "task_specific_params": tasks, **SHAPE, **VARIANTS[variant]}
+    config = getattr(transformers, f"{kind}Config")(**settings)
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(5)
+        model = getattr(transformers, f"{kind}ForConditionalGeneration")(config).eval()
+        if variant in UNTIED:
+            model.lm_head.weight = nn.Parameter(torch.randn(len(tokenizer), 32))
+        for name, parameter in model.named_parameters():
+            if "layer_norm" in name:
+                parameter.normal_(1.0, 0.3)
+            elif "relative_attention_bias" in name:
+                parameter.normal_(0.0, 1.5)
+            elif parameter.dim() == 2 and "shared" not in name and "lm_head" not in name:
+                parameter.mul_(2.0)
+        # A token's own logit would always be largest, were all gains of the last norm positive. Logits are to be of
+        # the same size in all variants: in float32, 1e-4 is little where they reach 30.
+        model.decoder.final_layer_norm.weight.normal_(std=1.0 if variant == "v1.0" else 0.2)
+        vary_outputs(model, len(tokenizer))
+    model.save_pretrained(folder)
+    return Pair(folder, tokenizer, model, read(folder))
+
+
+def vary_outputs(model: Any, vocabulary: int) -> None:
+    """Keep the model from saying the same word for ever: take from its words what all its states have in common."""
+    words = model.lm_head.weight
+    source = torch.randint(3, vocabulary, (24, 20))
+    target = torch.randint(3, vocabulary, (24, 12))
+    for _ in range(3):  # the table may be tied, so each round moves what the next one measures
+        states = model(input_ids=source, decoder_input_ids=target, output_hidden_states=True)
+        mean = states.decoder_hidden_states[-1].flatten(0, 1).mean(dim=0)
+        words.sub_(torch.outer(words @ mean, mean) / (mean @ mean))
+
+
+def read(folder: Path) -> Checkpoint:
+    with tempfile.TemporaryDirectory() as scratch:
+        return load_any(folder, family_of(folder), Path(scratch) / "tokenizer")
+
+
+@pytest.fixture(scope="module", params=VARIANTS)
+def variant(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def pair(variant: str, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    return make_pair(variant, tmp_path_factory.mktemp("t5") / "tiny")
+
+
+def padded(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+    """Ids [B, S] and the mask that transformers wants."""
+    ids, lengths = pad(rows, 0)
+    return ids, (torch.arange(ids.shape[1]) < lengths[:, None]).long()
+
+
+def right_logits(model: Any, rows: Sequence[Sequence[int]], target: Tensor) -> Tensor:
+    ids, visible = padded(rows)
+    with torch.no_grad():
+        logits: Tensor = model(input_ids=ids, attention_mask=visible, decoder_input_ids=target).logits
+    return logits
+
+
+def test_logits_are_those_of_transformers(variant: str, pair: Pair) -> None:
+    assert pair.ours.config.family == ("mt5" if variant == "mt5" else "t5")
+    assert pair.ours.config.architecture.tied_output == (variant not in UNTIED)
+    rows = [pair.ours.tokenizer.encode(text, "en", "fr") for text in sentences(8)]
+    target = torch.randint(3, len(pair.tokenizer), (8, 40), generator=torch.Generator().manual_seed(1))
+    right = right_logits(pair.model, rows, target)
+    assert right.std() > 0.1
+    with torch.no_grad():
+        found = pair.ours.model(*pad(rows, 0), target)
+    assert (found - right).abs().max() < 1e-4
+
+
+def test_greedy_tokens_are_those_of_generate(pair: Pair) -> None:
+    texts = sentences(24, seed=2)
+    rows = [pair.ours.tokenizer.encode(text, "en", "de") for text in texts]
+    reference = pair.tokenizer([f"translate English to German: {text}" for text in texts])
+    assert rows == reference["input_ids"]
+    ids, visible = padded(rows)
+    right = pair.model.generate(ids, attention_mask=visible, num_beams=1, do_sample=False, max_length=25)
+    found = greedy(pair.ours.model, pair.ours.config.decoding, rows, [24] * len(rows))
+    words = 0
+    for row, output in enumerate(found):
+        sure = next((step for step, margin in enumerate(output.margins) if margin < 1e-3), len(output.tokens))
+        assert list(output.tokens[:sure]) == right[row, 1 : 1 + sure].tolist()
+        words += len(set(output.tokens[:sure]))
+    assert words >= 8 * len(rows)
+
+
+def test_the_graphs_give_transformers_logits_at_each_of_forty_steps(tmp_path: Path) -> None:
+    pair = make_pair("v1.1", tmp_path / "tiny")
+    rules = pair.ours.config.decoding
+    write_graphs(tmp_path, pair.ours.model, rules, logits=True)
+    sizes = dimensions_of(pair.ours.config.architecture)
+    what = dataclasses.replace(manifest(), dimensions=sizes, decoding=rules)
+    decoder = GraphDecoder(Bundle(tmp_path, what), threads=1, logits=True)
+    rows = [pair.ours.tokenizer.encode(text) for text in sentences(5, seed=4)]
+    targets = np.random.default_rng(4).integers(3, len(pair.tokenizer), (len(rows), 40)).tolist()
+    fed = torch.tensor([[rules.start_id, *target[:-1]] for target in targets])
+    right = right_logits(pair.model, rows, fed).numpy()
+    together = np.stack([step["logits"] for step in decoder.force(rows, targets)], axis=1)
+    assert np.abs(together - right).max() < 1e-4
+    for row, (source, target) in enumerate(zip(rows, targets, strict=True)):
+        alone = np.stack([step["logits"] for step in decoder.force([source], [target])], axis=1)
+        assert np.array_equal(alone[0], together[row])
+
+
+class TestWeights:
+    @pytest.fixture
+    def v10(self, tmp_path: Path) -> Path:
+        return make_pair("v1.0", tmp_path / "tiny").folder
+
+    def change(self, folder: Path, changes: Mapping[str, Tensor | None]) -> None:
+        tensors = load_file(folder / "model.safetensors")
+        for name, tensor in changes.items():
+            tensors.pop(name, None)
+            if tensor is not None:
+                tensors[name] = tensor.clone()
+        save_file(tensors, folder / "model.safetensors")
+
+    def test_the_table_may_have_any_of_its_names(self, v10: Path) -> None:
+        before = read(v10).model.projection.weight.clone()
+        shared = load_file(v10 / "model.safetensors")["shared.weight"]
+        self.change(v10, {"shared.weight": None, "decoder.embed_tokens.weight": shared, "lm_head.weight": shared})
+        assert torch.equal(read(v10).model.projection.weight, before)
+
+    def test_an_output_of_its_own_where_the_files_say_that_there_is_none_is_refused(self, v10: Path) -> None:
+        self.change(v10, {"lm_head.weight": torch.randn_like(load_file(v10 / "model.safetensors")["shared.weight"])})
+        with pytest.raises(ValueError, match=r"lm_head.weight differs from shared.weight, with which it is tied"):
+            read(v10)
+
+    def test_what_is_missing_or_unknown_is_named(self, v10: Path) -> None:
+        bias = "decoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+        self.change(v10, {bias: None, "decoder.block.0.layer.2.adapter.weight": torch.ones(3)})
+        with pytest.raises(ValueError, match=f"{bias} is missing; .*adapter.weight is not part of this architecture"):
+            read(v10)
+
+    def test_what_the_first_checkpoints_left_over_is_passed_over(self, v10: Path) -> None:
+        left = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
+        self.change(v10, {left: torch.ones(8, 4)})
+        read(v10)
+
+    def test_an_unknown_feed_forward_is_named(self, v10: Path) -> None:
+        config = json.loads((v10 / "config.json").read_text())
+        (v10 / "config.json").write_text(json.dumps(config | {"feed_forward_proj": "gated-sine"}))
+        with pytest.raises(ValueError, match=r"config.json: feed_forward_proj must be .* is 'gated-sine'"):
+            read(v10)
