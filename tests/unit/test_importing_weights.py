@@ -1,5 +1,6 @@
 """Where weights are found, and that each is accounted for."""
 
+import argparse
 import json
 import shutil
 import tempfile
@@ -110,9 +111,24 @@ def test_code_in_a_pickle_is_not_run(marian: Path, tmp_path: Path) -> None:
     shutil.copytree(marian, tmp_path / "trap")
     (tmp_path / "trap" / FILE).unlink()
     torch.save({"model.shared.weight": Trap()}, tmp_path / "trap" / "pytorch_model.bin")
-    with pytest.raises(ValueError, match=r"pytorch_model.bin: not a whole file of tensors"):
+    with pytest.raises(ValueError, match=r"pytorch_model.bin: not a file of tensors .*: it asks for getattr, which"):
         read_folder(tmp_path / "trap")
     assert not (tmp_path / "sprung").exists()
+
+
+def test_what_fairseq_and_opennmt_wrap_their_tensors_in_is_refused(tmp_path: Path) -> None:
+    torch.save({"args": argparse.Namespace(arch="transformer"), "model": {}}, tmp_path / "pytorch_model.bin")
+    with pytest.raises(ValueError, match=r"it asks for argparse\.Namespace, which would be code to run"):
+        read_folder(tmp_path)
+
+
+def test_half_a_file_is_called_damaged(marian: Path, tmp_path: Path) -> None:
+    shutil.copytree(marian, tmp_path / "cut")
+    pickled(tmp_path / "cut")
+    path = tmp_path / "cut" / "pytorch_model.bin"
+    path.write_bytes(path.read_bytes()[:5000])
+    with pytest.raises(ValueError, match=r"pytorch_model.bin: not a file of tensors that can be read: it is damaged"):
+        read_folder(tmp_path / "cut")
 
 
 def test_a_missing_shard_is_named(marian: Path, tmp_path: Path) -> None:
