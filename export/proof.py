@@ -99,6 +99,23 @@ def translate_sample(checkpoint: Checkpoint, texts: Sequence[str]) -> Sample:
     )
 
 
+def clear_cut(sample: Sample, margin: float, least: int) -> Sample:
+    """Those texts that the reference decided by `margin` at every step; all where that leaves fewer than `least`.
+
+    For texts that were made up: where noise may decide, nothing is proven, and others will do as well.
+    """
+    rows = [row for row, output in enumerate(sample.outputs) if min(output.margins, default=margin) >= margin]
+    if len(rows) < least:
+        return sample
+    return Sample(
+        tuple(sample.texts[row] for row in rows),
+        tuple(sample.languages[row] for row in rows),
+        tuple(sample.sources[row] for row in rows),
+        tuple(sample.prompts[row] for row in rows),
+        tuple(sample.outputs[row] for row in rows),
+    )
+
+
 def _languages(tokenizer: Tokenizer, index: int) -> tuple[str, str]:
     """From which language and to which text `index` is; each has its turn."""
     sources, targets = tokenizer.source_languages or ("",), tokenizer.target_languages or ("",)
