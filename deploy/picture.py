@@ -18,7 +18,7 @@ import click
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 from PIL import Image
 
 from deploy.prometheus_api import Prometheus, Series
@@ -58,9 +58,8 @@ def draw(page: Any, prometheus: Prometheus, seconds: float) -> Figure:
             (_name(target["legendFormat"], series), series)
             for target in panel["targets"]
             for series in prometheus.over(put_in(target["expr"], values), seconds, step)
-            if any(value for _, value in series.samples)
         ]
-        _panel(axes, panel, curves, end)
+        _panel(axes, panel, _worth_showing(curves), end)
     return figure
 
 
@@ -72,6 +71,7 @@ def _panel(axes: Axes, panel: Any, curves: list[tuple[str, Series]], end: float)
     unit = UNITS.get(panel["fieldConfig"]["defaults"].get("unit", ""), "{:,.4g}".format)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: unit(value)))
     axes.set_ylim(bottom=0)
+    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     axes.xaxis.set_major_formatter("{x:g} min")
     axes.tick_params(labelsize=8)
     axes.grid(alpha=0.25)
@@ -79,6 +79,13 @@ def _panel(axes: Axes, panel: Any, curves: list[tuple[str, Series]], end: float)
         axes.spines[side].set_visible(False)
     if 0 < len(curves) <= MOST_LEGEND_LINES:
         axes.legend(fontsize=7, loc="best", frameon=False)
+
+
+def _worth_showing(curves: list[tuple[str, Series]]) -> list[tuple[str, Series]]:
+    """All, if they are few; else those that are not always 0."""
+    if len(curves) <= MOST_LEGEND_LINES:
+        return curves
+    return [(name, series) for name, series in curves if any(value for _, value in series.samples)]
 
 
 def _name(legend: str, series: Series) -> str:
