@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 COMPOSE = Path(sys.executable).with_name("docker-compose")
 
 UP_SECONDS = 180
-COMMAND_SECONDS = 300
+COMMAND_SECONDS = 900
 
 # The stand-in for Prometheus's image that CI has keeps its data in a folder of root's.
 OVERRIDE = """\
