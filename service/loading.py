@@ -56,7 +56,7 @@ def check_runtime() -> str:
             "onnxruntime and onnxruntime-gpu are both installed, in one folder: uninstall both, then " + INSTALL_RUNTIME
         )
     try:
-        import onnxruntime
+        from dragoman.export.runtime import onnxruntime
     except ImportError as error:
         raise StartupError(f"ONNX Runtime is not installed: {INSTALL_RUNTIME}") from error
     return str(onnxruntime.__version__)

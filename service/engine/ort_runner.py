@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
-import onnxruntime
 from numpy.typing import NDArray
 
 from dragoman.export.bundle import WEIGHTS_FILE, Bundle
@@ -29,6 +28,7 @@ from dragoman.export.graphs import (
     self_value,
     updated,
 )
+from dragoman.export.runtime import onnxruntime
 from dragoman.service.engine.cache import SlotCache
 from dragoman.service.engine.runner import Memory, MemoryRefusedError, RowInput
 from dragoman.service.engine.scheduler import Step
