@@ -78,7 +78,7 @@ def make_pair(variant: str, folder: Path) -> Pair:
                 parameter.mul_(2.0)
         # A token's own logit would always be largest, were all gains of the last norm positive. Logits are to be of
         # the same size in all variants: in float32, 1e-4 is little where they reach 30.
-        model.decoder.final_layer_norm.weight.normal_(std=1.0 if variant == "v1.0" else 0.2)
+        model.decoder.final_layer_norm.weight.normal_(std=3.0 if variant == "v1.0" else 0.2)
         vary_outputs(model, len(tokenizer))
     model.save_pretrained(folder)
     return Pair(folder, tokenizer, model, read(folder))
