@@ -284,7 +284,7 @@ BART_LIKE = {
         "MarianMTModel",
         marian_of_two_vocabularies,
         {"share_encoder_decoder_embeddings": False, "scale_embedding": True},
-        seed=3,
+        seed=10,
     ),
     "marian, untied": Variant(
         "marian", "MarianMTModel", marian, {"tie_word_embeddings": False, "scale_embedding": True}
