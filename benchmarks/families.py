@@ -21,7 +21,7 @@ import torch
 
 from dragoman.export.bundle import FORMAT_VERSION, Bundle, Manifest
 from dragoman.export.int8 import quantize
-from dragoman.export.onnx_files import dimensions_of, write_graphs
+from dragoman.export.onnx_files import dimensions_of, show_logits, write_graphs
 from dragoman.export.precision import Precision
 from dragoman.export.verify import Decoded, GraphDecoder
 from dragoman.model.checkpoint import Checkpoint
@@ -94,7 +94,8 @@ def open_graphs(checkpoint: Checkpoint, precision: Precision, folder: Path) -> G
     folder.mkdir()
     config = checkpoint.config
     model = quantize(checkpoint.model) if precision == "int8" else checkpoint.model
-    write_graphs(folder, model, config.decoding, precision=precision, logits=True)
+    write_graphs(folder, model, config.decoding, precision=precision)
+    show_logits(folder)
     manifest = Manifest(
         format_version=FORMAT_VERSION,
         name=config.name,

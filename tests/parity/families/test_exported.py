@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dragoman.export.bundle import Bundle, Manifest
-from dragoman.export.onnx_files import dimensions_of, write_graphs
+from dragoman.export.onnx_files import dimensions_of, show_logits, write_graphs
 from dragoman.export.verify import GraphDecoder
 from dragoman.model.checkpoint import Checkpoint
 from dragoman.model.greedy import pad
@@ -32,7 +32,8 @@ def exported(
 
 def graphs_of(checkpoint: Checkpoint, folder: Path) -> GraphDecoder:
     config = checkpoint.config
-    write_graphs(folder, checkpoint.model, config.decoding, logits=True)
+    write_graphs(folder, checkpoint.model, config.decoding)
+    show_logits(folder)
     manifest = Manifest(
         format_version=0,
         name=config.name,
