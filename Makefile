@@ -23,8 +23,7 @@ FLOAT32 := build/bundle/en-fr
 TEXTS := benchmarks/data/tatoeba.tsv
 PEERS := build/peers/.installed
 
-.PHONY: help install serve test check lint types views image image-gpu deploy-test deploy-lint bundle bench bench-served \
-	families wheel wheel-test clean
+.PHONY: help install serve test check lint types views image image-gpu deploy-test deploy-lint bundle bench bench-served families wheel wheel-test clean
 
 help: ## List these targets.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 14
