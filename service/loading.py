@@ -1,5 +1,6 @@
 """From a bundle on disk to a model that is warm: all that must succeed before a server says that it is ready."""
 
+import stat
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -7,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dragoman.export.bundle import TOKENIZER_FOLDER, Bundle, BundleError, Manifest, open_bundle
+from dragoman.export.bundle import MANIFEST_FILE, TOKENIZER_FOLDER, Bundle, BundleError, Manifest, open_bundle
 from dragoman.model.tokenizers import Tokenizer, open_tokenizer
 from dragoman.service.engine.runner import RowInput, Runner
 from dragoman.service.settings import ServerSettings
@@ -38,6 +39,69 @@ class LoadedModel:
     runtime_version: str
     load_seconds: float
     warmup_seconds: float
+
+
+Stamp = tuple[tuple[str, int, int, int], ...]
+"""A folder's files at one moment: path, inode, size and time of the last change of each."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A bundle whose files have been checked, and what they looked like before."""
+
+    bundle: Bundle
+    stamp: Stamp
+
+
+@dataclass(frozen=True)
+class Loader:
+    """From a folder to a model, the same way when a server starts as when a bundle is replaced."""
+
+    settings: ServerSettings
+    read: Callable[[Bundle, ServerSettings], LoadedModel]
+    """From the files to a warm model, as `load_model`."""
+    verify: Callable[[Bundle, int], object]
+    """Raises StartupError where answers differ, as `verify_model`."""
+
+    def find(self, folder: Path) -> Found:
+        """The bundle that lies in `folder` now. Raises StartupError that names the file at fault."""
+        stamp = stamp_of(folder)
+        return Found(read_bundle(folder), stamp)
+
+    def load(self, found: Found, say: Callable[[str], None]) -> LoadedModel:
+        """The model, verified and warm; `say` is told what is being done. Raises StartupError."""
+        bundle = found.bundle
+        if self.settings.verify:
+            say(f"Verifying {bundle.manifest.name} on this machine ...")
+            self.verify(bundle, self.settings.compute_threads)
+        say(f"Loading {bundle.manifest.name} ...")
+        model = self.read(bundle, self.settings)
+        if stamp_of(bundle.folder) != found.stamp:
+            # What was checked and what was read may be of two versions.
+            raise StartupError(f"{bundle.folder} changed while it was loaded")
+        return model
+
+
+def stamp_of(folder: Path) -> Stamp:
+    """What the files of `folder` look like now; nothing where it is not there."""
+    try:
+        return tuple(
+            (str(path.relative_to(folder)), about.st_ino, about.st_size, about.st_mtime_ns)
+            for path in sorted(folder.rglob("*"))
+            if stat.S_ISREG((about := path.stat()).st_mode)
+        )
+    except OSError:
+        # A file went away between two looks.
+        return ()
+
+
+def find_bundles(folders: Sequence[Path]) -> list[Path]:
+    """The bundles that `folders` are, or hold; one that holds none is given back, for its fault to be told."""
+    found: list[Path] = []
+    for folder in folders:
+        inner = sorted(path.parent for path in folder.glob(f"[!.]*/{MANIFEST_FILE}"))
+        found += [folder] if (folder / MANIFEST_FILE).is_file() or not inner else inner
+    return found
 
 
 def read_bundle(folder: Path) -> Bundle:

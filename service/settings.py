@@ -1,5 +1,7 @@
 """Every setting of the server: one field here, one flag of `dragoman serve`, one DRAGOMAN_... variable."""
 
+import math
+from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields
 from typing import TypeVar, cast
 
@@ -46,7 +48,16 @@ class ServerSettings:
         "Where the model runs. auto: on CUDA where that can be had, else on the CPU.",
         choices=("auto", "cpu", "cuda"),
     )
-    lanes: int = _setting(1, "Batches that run side by side, each with a cache of its own, over one model.", 1, 256)
+    model_weights: str = _setting(
+        "",
+        "Shares of the processors where several models are busy: NAME=WEIGHT,NAME=WEIGHT; who is not named has 1.",
+    )
+    watch_seconds: int = _setting(
+        0, "From one look at the bundles to the next, for new versions to be served; 0 looks on SIGHUP alone.", 0
+    )
+    lanes: int = _setting(
+        1, "Batches that run side by side, over all models; each model has a cache of its own for each.", 1, 256
+    )
     threads_per_lane: int = _setting(
         0, "Threads that compute in each lane; 0 divides the processors that the process may use.", 0, 1024
     )
@@ -81,17 +92,24 @@ class ServerSettings:
         0,
     )
     grace_seconds: int = _setting(20, "How long running calls may go on after SIGTERM or SIGINT.", 0)
-    verify: bool = _setting(True, "Replay the bundle's golden answers before serving.")
+    verify: bool = _setting(True, "Replay a bundle's golden answers before serving it.")
 
     def __post_init__(self) -> None:
         """Check every setting against its own bounds."""
         for each in fields(self):
             _check(each.name, getattr(self, each.name), meaning_of(each))
+        self.weights  # noqa: B018
 
     @property
     def compute_threads(self) -> int:
         """How many threads are to compute, in all lanes."""
         return self.lanes * (self.threads_per_lane or max(1, allowed_cpus() // self.lanes))
+
+    @property
+    def weights(self) -> Mapping[str, float]:
+        """The weight of each model that is named in `model_weights`."""
+        parts = [part.rpartition("=") for part in self.model_weights.split(",") if part.strip()]
+        return {name.strip(): _weight(name, weight) for name, _, weight in parts}
 
     @property
     def session_threads(self) -> int:
@@ -120,6 +138,16 @@ def meaning_of(setting: "Field[object]") -> Meaning:
 def variable_of(name: str) -> str:
     """The environment variable of the setting `name`."""
     return PREFIX + name.upper()
+
+
+def _weight(name: str, weight: str) -> float:
+    try:
+        number = float(weight)
+    except ValueError:
+        number = math.nan
+    if not name.strip() or "=" in name or not 0 < number < math.inf:
+        raise ValueError(f"model_weights must be like NAME=2,NAME=1, each weight above 0; has {f'{name}={weight}'!r}")
+    return number
 
 
 def _check(name: str, value: object, meaning: Meaning) -> None:
