@@ -5,6 +5,7 @@ import dataclasses
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -208,6 +209,20 @@ def test_it_says_what_it_serves_and_what_to_try(bundle: Path) -> None:
             f"gRPC on {running.address}, metrics on http://127.0.0.1:{running.ports[1]}/metrics",
             f'Try: dragoman translate --to fr --address {running.address} "The cat sat on the mat."',
         ]
+
+
+async def test_sighup_makes_it_serve_the_version_that_lies_there_now(bundle: Path) -> None:
+    with process(bundle) as running:
+        new = bundle.with_name("new")
+        shutil.copytree(bundle, new)
+        (new / "weights.bin").write_bytes(b"other weights")
+        write_manifest(new, dataclasses.replace(manifest(), files=list_files(new)))
+        version = open_bundle(new).manifest.version
+        bundle.rename(bundle.with_name("former"))
+        new.rename(bundle)
+        running.send(signal.SIGHUP)
+        with Client(running.address, timeout_seconds=PATIENCE_SECONDS) as client:
+            await eventually(lambda: client.translate(["kite"]).model_version == version)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
