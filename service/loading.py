@@ -1,5 +1,6 @@
 """From a bundle on disk to a model that is warm: all that must succeed before a server says that it is ready."""
 
+import logging
 import stat
 import time
 from collections.abc import Callable, Sequence
@@ -10,16 +11,16 @@ from typing import TYPE_CHECKING
 
 from dragoman.export.bundle import MANIFEST_FILE, TOKENIZER_FOLDER, Bundle, BundleError, Manifest, open_bundle
 from dragoman.model.tokenizers import Tokenizer, open_tokenizer
-from dragoman.service.engine.runner import RowInput, Runner
+from dragoman.service.engine.runner import Runner
 from dragoman.service.settings import ServerSettings
+from dragoman.service.warmup import warm_up
 
 if TYPE_CHECKING:
     from dragoman.export.verify import Check, Provider
 
-INSTALL_RUNTIME = "pip install 'dragoman[cpu]', or 'dragoman[gpu]' for NVIDIA GPUs"
+log = logging.getLogger(__name__)
 
-WARMUP_STEPS = 4
-"""How many tokens each warm-up batch decodes."""
+INSTALL_RUNTIME = "pip install 'dragoman[cpu]', or 'dragoman[gpu]' for NVIDIA GPUs"
 
 
 class StartupError(Exception):
@@ -159,7 +160,9 @@ def load_model(bundle: Bundle, settings: ServerSettings) -> LoadedModel:
         loaded = time.monotonic()
         sources = [text.source_ids for text in bundle.golden()]
         for each in runners:
-            warm_up(each, sources, bundle.manifest, settings.max_rows)
+            seconds = settings.warmup_seconds / len(runners)
+            if not warm_up(each, sources, bundle.manifest, settings.limits, seconds):
+                log.info("%s was not warmed up for every size; what is left is run when it comes", bundle.manifest.name)
     except ProviderError as error:
         raise StartupError(str(error)) from error
     except Exception as error:
@@ -180,25 +183,6 @@ def as_configured(wanted: str, provider: str, has_device: bool) -> bool:
     if wanted == "auto" and not has_device:
         return True
     return provider == f"{'CPU' if wanted == 'cpu' else 'CUDA'}ExecutionProvider"
-
-
-def warm_up(runner: Runner, sources: Sequence[Sequence[int]], manifest: Manifest, max_rows: int) -> None:
-    """Run what calls will run, in small and in full batches, so that the first caller does not pay for it."""
-    if not sources:
-        return
-    for count in sorted({1, min(max_rows, len(sources))}):
-        batch = sources[:count]
-        runner.embed(batch)
-        if not manifest.translates:
-            continue
-        runner.insert(batch, 0)
-        tokens = [manifest.decoding.start_id] * count
-        for position in range(WARMUP_STEPS):
-            steps = runner.step([RowInput(token, position) for token in tokens])
-            tokens = [step.token for step in steps]
-        for row in range(count):
-            runner.clear_row(row)
-    runner.rest()
 
 
 def _one_line(error: Exception) -> str:

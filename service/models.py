@@ -39,15 +39,22 @@ class ServedModel:
             self.lifecycle.leave()
 
 
+class Linguist(Protocol):
+    """A translator as far as a choice between models goes."""
+
+    def languages(self, source: str, target: str | None) -> tuple[str, ...]:
+        """See `Translator.languages`."""
+
+
 class Offer(Protocol):
-    """A model as far as a choice between models goes."""
+    """A model that may be chosen."""
 
     @property
     def info(self) -> ModelInfo:
         """What it is."""
 
     @property
-    def translator(self) -> Translator:
+    def translator(self) -> Linguist:
         """Knows its languages."""
 
 

@@ -92,6 +92,12 @@ class ServerSettings:
         0,
     )
     grace_seconds: int = _setting(20, "How long running calls may go on after SIGTERM or SIGINT.", 0)
+    warmup_seconds: int = _setting(
+        10,
+        "How long a model may be warmed up before it is served: every size of batch and cache that calls may need is "
+        "run, small ones first; 0 runs none.",
+        0,
+    )
     verify: bool = _setting(True, "Replay a bundle's golden answers before serving it.")
 
     def __post_init__(self) -> None:

@@ -211,15 +211,20 @@ def test_it_says_what_it_serves_and_what_to_try(bundle: Path) -> None:
         ]
 
 
+def put_another_in_place(bundle: Path) -> str:
+    """Move `bundle` away, and put one with other files there; gives its version."""
+    new = bundle.with_name("new")
+    shutil.copytree(bundle, new)
+    (new / "weights.bin").write_bytes(b"other weights")
+    write_manifest(new, dataclasses.replace(manifest(), files=list_files(new)))
+    bundle.rename(bundle.with_name("former"))
+    new.rename(bundle)
+    return open_bundle(bundle).manifest.version
+
+
 async def test_sighup_makes_it_serve_the_version_that_lies_there_now(bundle: Path) -> None:
     with process(bundle) as running:
-        new = bundle.with_name("new")
-        shutil.copytree(bundle, new)
-        (new / "weights.bin").write_bytes(b"other weights")
-        write_manifest(new, dataclasses.replace(manifest(), files=list_files(new)))
-        version = open_bundle(new).manifest.version
-        bundle.rename(bundle.with_name("former"))
-        new.rename(bundle)
+        version = put_another_in_place(bundle)
         running.send(signal.SIGHUP)
         with Client(running.address, timeout_seconds=PATIENCE_SECONDS) as client:
             await eventually(lambda: client.translate(["kite"]).model_version == version)

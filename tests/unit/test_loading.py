@@ -1,6 +1,6 @@
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
@@ -11,20 +11,17 @@ from click.testing import CliRunner
 from dragoman.export.bundle import Bundle, BundleError, write_manifest
 from dragoman.service import loading
 from dragoman.service.cli import main
-from dragoman.service.engine.scheduler import Step
 from dragoman.service.loading import (
     INSTALL_RUNTIME,
-    WARMUP_STEPS,
     StartupError,
     as_configured,
     check_runtime,
     load_model,
     verify_model,
-    warm_up,
 )
 from dragoman.service.settings import ServerSettings
-from tests.fake_runner import END, FakeRunner
-from tests.harness import encoder_manifest, manifest, write_tokenizer
+from tests.fake_runner import FakeRunner
+from tests.harness import manifest, write_tokenizer
 
 
 def install(monkeypatch: pytest.MonkeyPatch, *distributions: str) -> None:
@@ -169,49 +166,6 @@ def test_the_command_ends_with_a_table(monkeypatch: pytest.MonkeyPatch, bundle: 
     write_manifest(bundle.folder, manifest())
     result = CliRunner().invoke(main, ["verify", str(bundle.folder)])
     assert (result.exit_code, result.stdout) == (0, "golden  64 texts\nalone   ok\n")
-
-
-class Watched(FakeRunner):
-    def __init__(self) -> None:
-        super().__init__(rows=4)
-        self.embedded: list[int] = []
-        self.cleared: set[int] = set()
-
-    def embed(self, sources: Sequence[Sequence[int]]) -> list[Any]:
-        self.embedded.append(len(sources))
-        return []
-
-    def clear_row(self, row: int) -> None:
-        super().clear_row(row)
-        self.cleared.add(row)
-
-    def step(self, rows: Any, only: int | None = None, scored: bool = True) -> list[Step]:
-        self.cleared.difference_update(range(len(rows)))
-        return super().step(rows, only, scored)
-
-
-def test_warming_up_runs_one_row_and_all_rows_and_leaves_them_clean() -> None:
-    runner = Watched()
-    warm_up(runner, [(*range(10, 20), END)] * 9, manifest(), max_rows=4)
-    assert runner.embedded == [1, 4]
-    assert runner.batches == [1] * WARMUP_STEPS + [4] * WARMUP_STEPS
-    assert runner.cleared == {0, 1, 2, 3}
-    assert runner.rests == 1
-
-
-def test_warming_up_a_model_that_only_embeds_takes_no_step() -> None:
-    runner = Watched()
-    warm_up(runner, [(*range(10, 20), END)] * 9, encoder_manifest(), max_rows=4)
-    assert runner.embedded == [1, 4]
-    assert runner.batches == []
-    assert runner.rests == 1
-
-
-def test_warming_up_does_with_what_there_is() -> None:
-    runner = Watched()
-    warm_up(runner, [(*range(10, 20), END)], manifest(), max_rows=4)
-    assert runner.batches == [1] * WARMUP_STEPS
-    warm_up(runner, [], manifest(), max_rows=4)
 
 
 @pytest.mark.parametrize(
