@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from dragoman.export.bundle import MANIFEST_FILE, TOKENIZER_FOLDER, Bundle, BundleError, Manifest, open_bundle
 from dragoman.model.tokenizers import Tokenizer, open_tokenizer
+from dragoman.service.engine.providers import ProviderError, cuda_fault
 from dragoman.service.engine.runner import Runner
 from dragoman.service.settings import ServerSettings
 from dragoman.service.warmup import warm_up
@@ -127,6 +128,16 @@ def check_runtime() -> str:
     return str(onnxruntime.__version__)
 
 
+def check_provider(provider: str) -> None:
+    """Raise StartupError that says why, where `provider` is cuda, and that cannot run here."""
+    if provider != "cuda":
+        return
+    check_runtime()
+    fault = cuda_fault()
+    if fault is not None:
+        raise StartupError(f"provider cuda cannot run here: {fault}")
+
+
 def verify_model(
     bundle: Bundle, threads: int, provider: "Provider" = "cpu", progress: Callable[[str], None] | None = None
 ) -> "tuple[Check, ...]":
@@ -148,20 +159,24 @@ def verify_model(
 def load_model(bundle: Bundle, settings: ServerSettings) -> LoadedModel:
     """Read `bundle` into memory and warm it up. Raises StartupError."""
     runtime_version = check_runtime()
-    from dragoman.service.engine.ort_runner import OrtRunner, ProviderError
+    from dragoman.service.engine.ort_runner import OrtRunner
 
     started = time.monotonic()
     try:
         tokenizer = open_tokenizer(bundle.path(TOKENIZER_FOLDER))
         runner = OrtRunner(
-            bundle, provider=settings.provider, threads=settings.session_threads, max_rows=settings.max_rows
+            bundle,
+            provider=settings.provider,
+            threads=settings.session_threads,
+            max_rows=settings.max_rows,
+            cuda=settings.cuda,
         )
         runners = (runner, *(runner.another() for _ in range(settings.lanes - 1)))
         loaded = time.monotonic()
         sources = [text.source_ids for text in bundle.golden()]
         for each in runners:
             seconds = settings.warmup_seconds / len(runners)
-            if not warm_up(each, sources, bundle.manifest, settings.limits, seconds):
+            if seconds and not warm_up(each, sources, bundle.manifest, settings.limits, seconds):
                 log.info("%s was not warmed up for every size; what is left is run when it comes", bundle.manifest.name)
     except ProviderError as error:
         raise StartupError(str(error)) from error

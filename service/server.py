@@ -47,6 +47,7 @@ from dragoman.service.loading import (
     Loader,
     StartupError,
     as_configured,
+    check_provider,
     find_bundles,
     load_model,
     verify_model,
@@ -305,6 +306,7 @@ def serve(
 
 async def _life(settings: ServerSettings, folders: Sequence[Path], loader: Loader, asked: asyncio.Event) -> None:
     """All that a server does; cancelled, it stops in order. `asked` is set when new versions are to be looked for."""
+    await run_aside(partial(check_provider, settings.provider))
     found = [await run_aside(partial(loader.find, folder)) for folder in find_bundles(folders)]
     server = Server(settings, *(each.bundle.manifest for each in found))
     try:

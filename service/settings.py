@@ -6,6 +6,7 @@ from dataclasses import Field, dataclass, field, fields
 from typing import TypeVar, cast
 
 from dragoman.service.cpus import allowed_cpus
+from dragoman.service.engine.providers import CudaOptions
 from dragoman.service.engine.repetition import Repetition
 from dragoman.service.engine.scheduler import Limits
 
@@ -48,6 +49,21 @@ class ServerSettings:
         "Where the model runs. auto: on CUDA where that can be had, else on the CPU.",
         choices=("auto", "cpu", "cuda"),
     )
+    cuda_device: int = _setting(0, "Number of the GPU that the models run on.", 0, 1024)
+    cuda_memory_limit_bytes: int = _setting(
+        0, "Most memory that ONNX Runtime may take on the GPU for each graph of a model; 0 sets no limit.", 0
+    )
+    cuda_arena: str = _setting(
+        "exact",
+        "By how much that memory grows: exact, by what is needed; double, by powers of two.",
+        choices=("exact", "double"),
+    )
+    cudnn_search: str = _setting(
+        "heuristic",
+        "How cuDNN chooses the algorithm of a convolution.",
+        choices=("heuristic", "exhaustive", "default"),
+    )
+    cuda_graphs: bool = _setting(False, "Record what a run launches on the GPU, and replay it.")
     model_weights: str = _setting(
         "",
         "Shares of the processors where several models are busy: NAME=WEIGHT,NAME=WEIGHT; who is not named has 1.",
@@ -110,6 +126,17 @@ class ServerSettings:
     def compute_threads(self) -> int:
         """How many threads are to compute, in all lanes."""
         return self.lanes * (self.threads_per_lane or max(1, allowed_cpus() // self.lanes))
+
+    @property
+    def cuda(self) -> CudaOptions:
+        """The CUDA provider's part of the settings."""
+        return CudaOptions(
+            device=self.cuda_device,
+            memory_limit_bytes=self.cuda_memory_limit_bytes,
+            arena_doubles=self.cuda_arena == "double",
+            cudnn_search=self.cudnn_search,
+            graphs=self.cuda_graphs,
+        )
 
     @property
     def weights(self) -> Mapping[str, float]:

@@ -171,6 +171,18 @@ def test_without_a_runtime_it_says_what_to_install(bundle: Path, option: str) ->
     )
 
 
+def test_cuda_that_cannot_run_is_told_before_anything_is_done(bundle: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    from dragoman.service.engine.providers import cuda_fault
+
+    fault = cuda_fault()
+    if fault is None:
+        pytest.skip("CUDA can run here")
+    run = serve(bundle, "--provider", "cuda", "--port", "0", "--metrics-port", "0")
+    assert (run.returncode, run.stdout) == (1, "")
+    assert run.stderr == f"Error: provider cuda cannot run here: {fault}\n"
+
+
 def test_a_bundle_that_fails_its_verification_is_not_served(bundle: Path) -> None:
     with process(bundle, "unverified", until="") as running:
         assert running.status() == 1

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from dragoman.export.bundle import Bundle, BundleError, write_manifest
 from dragoman.service import loading
 from dragoman.service.cli import main
+from dragoman.service.engine.providers import CudaOptions, ProviderError
 from dragoman.service.loading import (
     INSTALL_RUNTIME,
     StartupError,
@@ -67,30 +68,26 @@ def test_two_runtimes_in_one_folder_are_refused(monkeypatch: pytest.MonkeyPatch)
         check_runtime()
 
 
-class ProviderError(ValueError):
-    pass
-
-
 class Loaded(FakeRunner):
     provider = "CPUExecutionProvider"
 
-    def __init__(self, bundle: Bundle, *, provider: str, threads: int, max_rows: int) -> None:
+    def __init__(self, bundle: Bundle, *, provider: str, threads: int, max_rows: int, cuda: CudaOptions) -> None:
         super().__init__(max_rows)
 
 
 class NoDevice(Loaded):
-    def __init__(self, bundle: Bundle, *, provider: str, threads: int, max_rows: int) -> None:
+    def __init__(self, bundle: Bundle, *, provider: str, threads: int, max_rows: int, cuda: CudaOptions) -> None:
         raise ProviderError("provider cuda is asked for, and there is no device")
 
 
 class NoGraph(Loaded):
-    def __init__(self, bundle: Bundle, *, provider: str, threads: int, max_rows: int) -> None:
+    def __init__(self, bundle: Bundle, *, provider: str, threads: int, max_rows: int, cuda: CudaOptions) -> None:
         raise RuntimeError("Load model failed:\n  Protobuf parsing failed.\n")
 
 
 def test_the_provider_is_the_one_really_in_use(monkeypatch: pytest.MonkeyPatch, bundle: Bundle) -> None:
     install(monkeypatch, "onnxruntime")
-    bring(monkeypatch, "dragoman.service.engine.ort_runner", OrtRunner=Loaded, ProviderError=ProviderError)
+    bring(monkeypatch, "dragoman.service.engine.ort_runner", OrtRunner=Loaded)
     model = load_model(bundle, ServerSettings(provider="auto"))
     assert (model.provider, model.runtime_version) == ("CPUExecutionProvider", "9.9")
     assert model.load_seconds >= 0
@@ -108,7 +105,7 @@ def test_what_cannot_be_loaded_is_told_in_one_line(
     monkeypatch: pytest.MonkeyPatch, bundle: Bundle, runner: type[FakeRunner], message: str
 ) -> None:
     install(monkeypatch, "onnxruntime")
-    bring(monkeypatch, "dragoman.service.engine.ort_runner", OrtRunner=runner, ProviderError=ProviderError)
+    bring(monkeypatch, "dragoman.service.engine.ort_runner", OrtRunner=runner)
     with pytest.raises(StartupError) as caught:
         load_model(bundle, ServerSettings(provider="cuda"))
     assert str(caught.value) == message
