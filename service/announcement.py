@@ -13,7 +13,7 @@ COMMAND = "dragoman"
 EXAMPLE = "The cat sat on the mat."
 
 
-def announcement(model: ModelInfo, host: str, port: int, metrics_port: int) -> str:
+def announcement(model: ModelInfo, host: str, port: int, metrics_port: int, tls: bool = False) -> str:
     """Plain lines: what is served, where, and what to type to see it work."""
     threads = "1 thread" if model.threads == 1 else f"{model.threads} threads"
     return "\n".join(
@@ -21,7 +21,7 @@ def announcement(model: ModelInfo, host: str, port: int, metrics_port: int) -> s
             f"Serving {model.name}, version {model.version}: {model.precision} on {model.provider}, {threads}.",
             *misfit(model),
             f"gRPC on {at(host, port)}, metrics on http://{at(host, metrics_port)}/metrics",
-            f"Try: {try_line(model.target_languages, host, port)}",
+            f"Try: {try_line(model.target_languages, host, port, tls)}",
         )
     )
 
@@ -38,12 +38,13 @@ def at(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def try_line(languages: Sequence[str], host: str, port: int) -> str:
+def try_line(languages: Sequence[str], host: str, port: int, tls: bool = False) -> str:
     """A command that translates through the server at `host` and `port`; one that embeds where it has no language."""
     reachable = "127.0.0.1" if host in ("0.0.0.0", "::") else host
     address = "" if (reachable, port) == (DEFAULT_HOST, DEFAULT_PORT) else f" --address {at(reachable, port)}"
+    secure = " --tls" if tls else ""
     work = f"translate --to {languages[0]}" if languages else "embed"
-    return f'{shlex.quote(_own_command())} {work}{address} "{EXAMPLE}"'
+    return f'{shlex.quote(_own_command())} {work}{address}{secure} "{EXAMPLE}"'
 
 
 def _own_command() -> str:

@@ -6,7 +6,6 @@
 Both open one channel, which reconnects by itself, and raise the errors of `service.client_errors`.
 """
 
-import ipaddress
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -20,10 +19,13 @@ from dragoman.service.client_errors import (
     OverloadedError,
     ServerError,
     TimedOutError,
+    UnauthenticatedError,
     UnavailableError,
     Violation,
     client_error,
 )
+from dragoman.service.client_tls import Tls
+from dragoman.service.hosts import is_loopback
 from dragoman.service.results import (
     Embedding,
     EmbedResult,
@@ -36,6 +38,7 @@ from dragoman.service.results import (
     TranslateResult,
     Translation,
 )
+from dragoman.service.status import AUTHORIZATION
 from dragoman.service.wire import POOLINGS, embed_result, server_info, translate_result
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as rpc
@@ -56,9 +59,11 @@ __all__ = [
     "ServerInfo",
     "TimedOutError",
     "Timings",
+    "Tls",
     "Token",
     "TranslateResult",
     "Translation",
+    "UnauthenticatedError",
     "UnavailableError",
     "Violation",
 ]
@@ -76,9 +81,25 @@ Response = TypeVar("Response")
 class Client:
     """Calls that wait for their answers. May be shared by threads."""
 
-    def __init__(self, address: str = DEFAULT_ADDRESS, *, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> None:
-        """`address` is HOST:PORT; a call that takes longer than `timeout_seconds` raises TimedOutError."""
-        self._channel = grpc.insecure_channel(address, options=_channel_options(address))
+    def __init__(
+        self,
+        address: str = DEFAULT_ADDRESS,
+        *,
+        timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
+        tls: Tls | None = None,
+        token: str = "",
+    ) -> None:
+        """`address` is HOST:PORT; a call that takes longer than `timeout_seconds` raises TimedOutError.
+
+        With `tls` the connection is encrypted, and the server must prove who it is. `token` goes with every call;
+        without `tls` whoever is on the way can read it.
+        """
+        if tls is None:
+            self._channel = grpc.insecure_channel(address, options=_channel_options(address))
+        else:
+            options = _channel_options(address, tls)
+            self._channel = grpc.secure_channel(address, tls.credentials(), options=options)
+        self._metadata = _metadata(token)
         self._stub = rpc.TranslationServiceStub(self._channel)
         self._timeout_seconds = timeout_seconds
 
@@ -146,7 +167,8 @@ class Client:
         self, method: "grpc.UnaryUnaryMultiCallable[Request, Response]", request: Request, timeout_seconds: float | None
     ) -> Response:
         try:
-            return method(request, timeout=_seconds(timeout_seconds, self._timeout_seconds))
+            seconds = _seconds(timeout_seconds, self._timeout_seconds)
+            return method(request, timeout=seconds, metadata=self._metadata)
         except grpc.RpcError as error:
             metadata: Any = error.trailing_metadata()
             raise client_error(error.code(), error.details(), metadata) from error
@@ -155,9 +177,21 @@ class Client:
 class AsyncClient:
     """Calls that are awaited. Belongs to the event loop that it was made on."""
 
-    def __init__(self, address: str = DEFAULT_ADDRESS, *, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> None:
+    def __init__(
+        self,
+        address: str = DEFAULT_ADDRESS,
+        *,
+        timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
+        tls: Tls | None = None,
+        token: str = "",
+    ) -> None:
         """See Client."""
-        self._channel = grpc.aio.insecure_channel(address, options=_channel_options(address))
+        if tls is None:
+            self._channel = grpc.aio.insecure_channel(address, options=_channel_options(address))
+        else:
+            options = _channel_options(address, tls)
+            self._channel = grpc.aio.secure_channel(address, tls.credentials(), options=options)
+        self._metadata = _metadata(token)
         self._stub = rpc.TranslationServiceStub(self._channel)
         self._timeout_seconds = timeout_seconds
 
@@ -219,7 +253,8 @@ class AsyncClient:
         timeout_seconds: float | None,
     ) -> Response:
         try:
-            return await method(request, timeout=_seconds(timeout_seconds, self._timeout_seconds))
+            seconds = _seconds(timeout_seconds, self._timeout_seconds)
+            return await method(request, timeout=seconds, metadata=self._metadata)
         except grpc.aio.AioRpcError as error:
             raise client_error(error.code(), error.details(), error.trailing_metadata()) from error
 
@@ -276,18 +311,14 @@ def _seconds(asked: float | None, usual: float) -> float:
     return usual if asked is None else asked
 
 
-def _channel_options(address: str) -> list[tuple[str, int]]:
+def _metadata(token: str) -> tuple[tuple[str, str], ...]:
+    return ((AUTHORIZATION, f"Bearer {token}"),) if token else ()
+
+
+def _channel_options(address: str, tls: Tls | None = None) -> list[tuple[str, int | str]]:
     # The server bounds its answers; a client's own default would refuse some of them.
-    options = [("grpc.max_receive_message_length", -1)]
-    if _is_loopback(address):
+    options: list[tuple[str, int | str]] = [("grpc.max_receive_message_length", -1)]
+    if is_loopback(address.rpartition(":")[0]):
         # A proxy of the environment is for the world outside.
         options.append(("grpc.enable_http_proxy", 0))
-    return options
-
-
-def _is_loopback(address: str) -> bool:
-    host = address.rpartition(":")[0].strip("[]")
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    return options if tls is None else [*options, *tls.options()]

@@ -5,7 +5,9 @@
     │   ├── TooLongError           a text beyond one of the model's limits
     │   └── UnknownLanguageError   lists the languages there are
     ├── UnknownModelError          lists the models there are
+    ├── UnauthenticatedError       no token, or one that is not known
     ├── OverloadedError            the queue is full; says when to come again
+    │   ├── RateLimitedError       the holders of one token ask too often, or too much at once
     │   └── NoMemoryError          there was not the memory for a text, even alone
     ├── LateError                  the caller's deadline has passed
     │   └── TooLateError           before the engine had its texts
@@ -79,14 +81,26 @@ class UnknownModelError(ServiceError):
         super().__init__(f"model {self.fault}")
 
 
+class UnauthenticatedError(ServiceError):
+    """A call without a token that this server knows; the message does not have it either."""
+
+    refusal = "unauthenticated"
+
+
 class OverloadedError(ServiceError):
     """The queue cannot take the call now."""
 
     refusal: ClassVar[str | None] = "queue_full"
 
     def __init__(self, reason: str, retry_after_seconds: float = RETRY_AFTER_SECONDS) -> None:
-        super().__init__(f"{reason}; come again in {retry_after_seconds:g} s")
+        super().__init__(f"{reason}; come again in {retry_after_seconds:.3g} s")
         self.retry_after_seconds = retry_after_seconds
+
+
+class RateLimitedError(OverloadedError):
+    """The holders of one token ask for more than they may."""
+
+    refusal = "rate"
 
 
 class NoMemoryError(OverloadedError):

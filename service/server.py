@@ -31,9 +31,11 @@ from prometheus_client import CollectorRegistry
 from dragoman.export.bundle import Bundle, Manifest
 from dragoman.service.announcement import announcement, at
 from dragoman.service.aside import ASIDE, run_aside
+from dragoman.service.call_log import CallLog
 from dragoman.service.engine.engine import Engine
 from dragoman.service.engine.lane import ENGINE
 from dragoman.service.exposition import Exposition
+from dragoman.service.guard import Guard, TokenLimits
 from dragoman.service.interceptor import CallInterceptor
 from dragoman.service.lifecycle import Lifecycle, State
 from dragoman.service.loading import LoadedModel, StartupError, as_configured, load_model, read_bundle, verify_model
@@ -42,7 +44,9 @@ from dragoman.service.metrics import Metrics, ModelMetrics
 from dragoman.service.results import ModelInfo
 from dragoman.service.servicer import METHODS, SERVICE, ServedModel, TranslationService
 from dragoman.service.settings import ServerSettings
+from dragoman.service.tokens import token_source
 from dragoman.service.translator import CallLimits, Translator
+from dragoman.service.transport import exposure, port_binder, transport_options
 from dragoman.service.watchdog import watch
 from dragoman.v1 import translation_pb2_grpc
 
@@ -62,7 +66,10 @@ SERVING = health_pb2.HealthCheckResponse.SERVING
 
 
 class Server:
-    """gRPC and HTTP around one model. Made, opened, given its model and stopped on one event loop."""
+    """gRPC and HTTP around one model. Made, opened, given its model and stopped on one event loop.
+
+    Raises StartupError where the settings' tokens or certificates are at fault.
+    """
 
     def __init__(
         self, settings: ServerSettings, manifest: Manifest, clock: Callable[[], float] = time.monotonic
@@ -77,6 +84,11 @@ class Server:
         self._metrics = Metrics(self.registry, self._devices.memory)
         self._model_metrics = ModelMetrics(self._metrics, manifest.name, manifest.target_languages)
         self._model_metrics.readiness(lambda: self._lifecycle.ready)
+        self._guard = Guard(
+            token_source(settings.tokens_file, os.environ),
+            TokenLimits(settings.token_calls_per_second, settings.token_calls),
+        )
+        self._bind = port_binder(settings)
         self._service = TranslationService()
         self._health = health.aio.HealthServicer()
         self._grpc = self._make_grpc()
@@ -88,6 +100,11 @@ class Server:
         self.metrics_port = 0
         """The port that HTTP really listens on, once open."""
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What whoever starts the server should know of who can reach it."""
+        return exposure(self._settings, self._guard.closed)
+
     async def open(self) -> None:
         """Bind both ports and answer on them: metrics and health, but no calls yet.
 
@@ -97,7 +114,7 @@ class Server:
         host, port, metrics_port = self._settings.host, self._settings.port, self._settings.metrics_port
         _check_free(host, port)
         try:
-            self.port = self._grpc.add_insecure_port(at(host, port))
+            self.port = self._bind(self._grpc, at(host, port))
         except RuntimeError as error:
             raise StartupError(f"cannot listen on {host}, port {port}") from error
         try:
@@ -162,15 +179,10 @@ class Server:
             task.cancel()
 
     def _make_grpc(self) -> grpc.aio.Server:
-        server = grpc.aio.server(
-            interceptors=[CallInterceptor(SERVICE, METHODS, self._metrics, self._lifecycle)],
-            options=[
-                # Otherwise a second server would share the port, and nobody be told.
-                ("grpc.so_reuseport", 0),
-                ("grpc.max_receive_message_length", self._settings.max_message_bytes),
-                ("grpc.max_send_message_length", -1),
-            ],
-        )
+        settings = self._settings
+        calls = CallLog(settings.log_calls_per_second, settings.log_texts)
+        around = CallInterceptor(SERVICE, METHODS, self._metrics, self._lifecycle, self._guard, calls)
+        server = grpc.aio.server(interceptors=[around], options=transport_options(settings))
         translation_pb2_grpc.add_TranslationServiceServicer_to_server(self._service, server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
@@ -231,6 +243,7 @@ def serve(
     asyncio.run(_until_signal(_life(settings, folder, load, verify)))
     if any(thread.name in (ASIDE, ENGINE) for thread in threading.enumerate()):
         # The interpreter would wait for them, or end under them while they compute.
+        logging.shutdown()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
@@ -247,13 +260,15 @@ async def _life(
     server = Server(settings, bundle.manifest)
     try:
         await server.open()
+        for warning in server.warnings:
+            _say(warning)
         if settings.verify:
             _say(f"Verifying {bundle.manifest.name} on this machine ...")
             await run_aside(lambda: verify(bundle, settings.compute_threads))
         _say(f"Loading {bundle.manifest.name} ...")
         model = await run_aside(lambda: load(bundle, settings))
         info = await server.add(model)
-        _say(announcement(info, settings.host, server.port, server.metrics_port))
+        _say(announcement(info, settings.host, server.port, server.metrics_port, bool(settings.tls_certificate)))
         await asyncio.Event().wait()
     finally:
         await server.stop(settings.grace_seconds)

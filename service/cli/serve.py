@@ -1,6 +1,6 @@
 """`dragoman serve`: its options are the fields of ServerSettings, one for one."""
 
-import logging
+import sys
 from collections.abc import Callable
 from dataclasses import Field, fields
 from pathlib import Path
@@ -26,7 +26,7 @@ def _option(setting: "Field[object]") -> Callable[[Callable[..., None]], Callabl
         type=_type(setting),
         envvar=variable_of(setting.name),
         show_envvar=True,
-        show_default=True,
+        show_default=setting.default != "",
         help=meaning_of(setting).help,
     )
 
@@ -50,10 +50,12 @@ def serve(bundle: Path, **settings: Any) -> None:
     calls finish, a second one ends the server at once.
     """
     from dragoman.service.loading import StartupError
+    from dragoman.service.logs import configure
     from dragoman.service.server import serve as run
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
-        run(ServerSettings(**settings), bundle)
+        made = ServerSettings(**settings)
+        configure(made.log_format, sys.stderr)
+        run(made, bundle)
     except (StartupError, ValueError) as error:
         raise click.ClickException(str(error)) from error

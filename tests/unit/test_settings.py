@@ -11,7 +11,21 @@ from dragoman.service.cpus import allowed_cpus
 from dragoman.service.engine.repetition import Repetition
 from dragoman.service.settings import ServerSettings, meaning_of, variable_of
 
-UNITS = ("seconds", "bytes", "tokens", "rows", "texts", "sequences", "port", "lanes", "lane", "times", "steps")
+UNITS = (
+    "seconds",
+    "bytes",
+    "tokens",
+    "rows",
+    "texts",
+    "sequences",
+    "port",
+    "lanes",
+    "lane",
+    "times",
+    "steps",
+    "calls",
+    "second",
+)
 
 
 def options() -> dict[str, click.Option]:
@@ -51,12 +65,16 @@ def test_numbers_have_their_unit_in_the_name() -> None:
 @pytest.mark.parametrize("name", [field.name for field in fields(ServerSettings)])
 def test_a_variable_does_what_its_option_does(started: list[ServerSettings], name: str) -> None:
     default = getattr(ServerSettings(), name)
-    value: object = {str: "cpu", bool: False, int: 2000}[type(default)]
+    value: object = {str: "cpu", bool: not default, int: 2000}[type(default)]
     text = str(value).lower()
     flag = f"--{name.replace('_', '-')}"
-    arguments = [flag.replace("--", "--no-")] if value is False else [flag, text]
+    arguments = [flag, text]
+    if isinstance(value, bool):
+        arguments = [flag if value else flag.replace("--", "--no-")]
     if name in ("lanes", "threads_per_lane", "max_rows", "repetition_tokens"):
         arguments[-1], text, value = "3", "3", 3
+    if name == "log_format":
+        arguments[-1] = text = value = "json"
     assert run(*arguments).exit_code == 0
     assert run(env={variable_of(name): text}).exit_code == 0
     assert [getattr(settings, name) for settings in started] == [value, value]
