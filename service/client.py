@@ -3,9 +3,12 @@
     with Client("127.0.0.1:50051") as client:
         client.translate(["The cat sat on the mat."], to="fr").texts
 
-Both open one channel, which reconnects by itself, and raise the errors of `service.client_errors`.
+Both open one channel, which reconnects by itself, make calls again that may then succeed (`service.retries`), and raise
+the errors of `service.client_errors`.
 """
 
+import asyncio
+import time
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -38,6 +41,7 @@ from dragoman.service.results import (
     TranslateResult,
     Translation,
 )
+from dragoman.service.retries import Attempts, Budget, Retries
 from dragoman.service.status import AUTHORIZATION
 from dragoman.service.wire import POOLINGS, embed_result, server_info, translate_result
 from dragoman.v1 import translation_pb2 as pb
@@ -55,6 +59,7 @@ __all__ = [
     "NotFoundError",
     "OverloadedError",
     "Pooling",
+    "Retries",
     "ServerError",
     "ServerInfo",
     "TimedOutError",
@@ -70,6 +75,11 @@ __all__ = [
 
 DEFAULT_ADDRESS = "127.0.0.1:50051"
 DEFAULT_TIMEOUT_SECONDS = 60.0
+
+DEFAULT_RETRIES = Retries()
+
+IN_TURN = '{"loadBalancingConfig": [{"round_robin": {}}]}'
+"""Calls go to all servers of an address."""
 
 MOST_OUTPUT_TOKENS = 2**31 - 1
 """The largest limit that a request can hold; no model has one near it."""
@@ -88,11 +98,14 @@ class Client:
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
         tls: Tls | None = None,
         token: str = "",
+        retries: Retries | None = DEFAULT_RETRIES,
     ) -> None:
         """`address` is HOST:PORT; a call that takes longer than `timeout_seconds` raises TimedOutError.
 
         With `tls` the connection is encrypted, and the server must prove who it is. `token` goes with every call;
-        without `tls` whoever is on the way can read it.
+        without `tls` whoever is on the way can read it. A call that no server took, or a full one, or one that went
+        down with it, is made again as `retries` says; None makes each call once. An `address` of several servers, such
+        as `ipv4:10.0.0.1:50051,10.0.0.2:50051` or a name that stands for them, is called in turn.
         """
         if tls is None:
             self._channel = grpc.insecure_channel(address, options=_channel_options(address))
@@ -100,6 +113,9 @@ class Client:
             options = _channel_options(address, tls)
             self._channel = grpc.secure_channel(address, tls.credentials(), options=options)
         self._metadata = _metadata(token)
+        self._retries = retries
+        self._budget = Budget(retries.overload_budget if retries else 0)
+        self._closed = False
         self._stub = rpc.TranslationServiceStub(self._channel)
         self._timeout_seconds = timeout_seconds
 
@@ -151,6 +167,7 @@ class Client:
 
     def close(self) -> None:
         """Close the channel."""
+        self._closed = True
         self._channel.close()
 
     def __enter__(self) -> Self:
@@ -166,12 +183,20 @@ class Client:
     def _call(
         self, method: "grpc.UnaryUnaryMultiCallable[Request, Response]", request: Request, timeout_seconds: float | None
     ) -> Response:
-        try:
-            seconds = _seconds(timeout_seconds, self._timeout_seconds)
-            return method(request, timeout=seconds, metadata=self._metadata)
-        except grpc.RpcError as error:
-            metadata: Any = error.trailing_metadata()
-            raise client_error(error.code(), error.details(), metadata) from error
+        attempts = Attempts(self._retries, self._budget, _seconds(timeout_seconds, self._timeout_seconds))
+        while True:
+            try:
+                response = method(request, timeout=attempts.seconds_left, metadata=self._metadata)
+            except grpc.RpcError as error:
+                metadata: Any = error.trailing_metadata()
+                failure = client_error(error.code(), error.details(), metadata)
+                wait = None if self._closed else attempts.wait_after(failure)
+                if wait is None:
+                    raise failure from error
+            else:
+                self._budget.earn()
+                return response
+            time.sleep(wait)
 
 
 class AsyncClient:
@@ -184,6 +209,7 @@ class AsyncClient:
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
         tls: Tls | None = None,
         token: str = "",
+        retries: Retries | None = DEFAULT_RETRIES,
     ) -> None:
         """See Client."""
         if tls is None:
@@ -192,6 +218,9 @@ class AsyncClient:
             options = _channel_options(address, tls)
             self._channel = grpc.aio.secure_channel(address, tls.credentials(), options=options)
         self._metadata = _metadata(token)
+        self._retries = retries
+        self._budget = Budget(retries.overload_budget if retries else 0)
+        self._closed = False
         self._stub = rpc.TranslationServiceStub(self._channel)
         self._timeout_seconds = timeout_seconds
 
@@ -234,6 +263,7 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Close the channel, and cancel what is under way."""
+        self._closed = True
         await self._channel.close()
 
     async def __aenter__(self) -> Self:
@@ -252,11 +282,19 @@ class AsyncClient:
         request: Request,
         timeout_seconds: float | None,
     ) -> Response:
-        try:
-            seconds = _seconds(timeout_seconds, self._timeout_seconds)
-            return await method(request, timeout=seconds, metadata=self._metadata)
-        except grpc.aio.AioRpcError as error:
-            raise client_error(error.code(), error.details(), error.trailing_metadata()) from error
+        attempts = Attempts(self._retries, self._budget, _seconds(timeout_seconds, self._timeout_seconds))
+        while True:
+            try:
+                response = await method(request, timeout=attempts.seconds_left, metadata=self._metadata)
+            except grpc.aio.AioRpcError as error:
+                failure = client_error(error.code(), error.details(), error.trailing_metadata())
+                wait = None if self._closed else attempts.wait_after(failure)
+                if wait is None:
+                    raise failure from error
+            else:
+                self._budget.earn()
+                return response
+            await asyncio.sleep(wait)
 
 
 def _translate_request(
@@ -317,7 +355,13 @@ def _metadata(token: str) -> tuple[tuple[str, str], ...]:
 
 def _channel_options(address: str, tls: Tls | None = None) -> list[tuple[str, int | str]]:
     # The server bounds its answers; a client's own default would refuse some of them.
-    options: list[tuple[str, int | str]] = [("grpc.max_receive_message_length", -1)]
+    options: list[tuple[str, int | str]] = [
+        ("grpc.max_receive_message_length", -1),
+        ("grpc.service_config", IN_TURN),
+        # Its own longest wait, 2 minutes, is beyond the time of most calls.
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.max_reconnect_backoff_ms", 2000),
+    ]
     if is_loopback(address.rpartition(":")[0]):
         # A proxy of the environment is for the world outside.
         options.append(("grpc.enable_http_proxy", 0))

@@ -8,13 +8,24 @@ from typing import Any
 
 import click
 
-from dragoman.service.client import DEFAULT_ADDRESS, DEFAULT_TIMEOUT_SECONDS, Client, ClientError, Tls, UnavailableError
+from dragoman.service.client import (
+    DEFAULT_ADDRESS,
+    DEFAULT_TIMEOUT_SECONDS,
+    Client,
+    ClientError,
+    Retries,
+    Tls,
+    UnavailableError,
+)
 
 TOKEN_VARIABLE = "DRAGOMAN_TOKEN"
 """Environment variable of the caller's token; as an argument everybody on the machine would see it."""
 
 SECURITY = "dragoman.security"
 """Where the context of a command keeps the values of its security options."""
+
+RETRIES = Retries(seconds=3)
+"""Whoever sits before the command waits no longer to hear that there is no server."""
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -96,7 +107,7 @@ def connected(address: str, timeout_seconds: float) -> Iterator[Client]:
     kept: dict[str, Any] = click.get_current_context().meta[SECURITY]
     try:
         tls, token = _tls(kept), _token(kept["token_file"])
-        client = Client(address, timeout_seconds=timeout_seconds, tls=tls, token=token)
+        client = Client(address, timeout_seconds=timeout_seconds, tls=tls, token=token, retries=RETRIES)
     except OSError as error:
         raise click.ClickException(f"{error.filename}: {error.strerror}") from error
     with client, reported(address):

@@ -1,5 +1,6 @@
 """`dragoman serve`: its options are the fields of ServerSettings, one for one."""
 
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import Field, fields
@@ -49,6 +50,8 @@ def serve(bundle: Path, **settings: Any) -> None:
     Calls are answered once the model is loaded, verified and warm; health says so. The first signal lets running
     calls finish, a second one ends the server at once.
     """
+    # gRPC's own lines would stand between those of JSON, one for each stranger who shakes hands badly.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from dragoman.service.loading import StartupError
     from dragoman.service.logs import configure
     from dragoman.service.server import serve as run

@@ -85,10 +85,10 @@ Translate = Callable[..., Awaitable[TranslateResult]]
 async def translate_of(kind: str, address: str) -> AsyncIterator[Translate]:
     """`translate` of the one client or the other, to be awaited either way."""
     if kind == "async":
-        async with AsyncClient(address) as client:
+        async with AsyncClient(address, retries=None) as client:
             yield client.translate
     else:
-        with Client(address) as blocking:
+        with Client(address, retries=None) as blocking:
             yield lambda *texts, **more: asyncio.to_thread(blocking.translate, *texts, **more)
 
 

@@ -61,7 +61,7 @@ def write(file: Path, text: str) -> None:
 
 
 def client(running: Running, tls: Tls | None = None, token: str = "") -> AsyncClient:
-    return AsyncClient(running.address, timeout_seconds=PATIENCE_SECONDS, tls=tls, token=token)
+    return AsyncClient(running.address, timeout_seconds=PATIENCE_SECONDS, tls=tls, token=token, retries=None)
 
 
 async def translates(running: Running, tls: Tls | None = None, token: str = "") -> bool:
