@@ -46,7 +46,7 @@ from dragoman.service.servicer import METHODS, SERVICE, ServedModel, Translation
 from dragoman.service.settings import ServerSettings
 from dragoman.service.tokens import token_source
 from dragoman.service.translator import CallLimits, Translator
-from dragoman.service.transport import exposure, port_binder, transport_options
+from dragoman.service.transport import exposure, port_binder, server_limits, transport_options
 from dragoman.service.watchdog import watch
 from dragoman.v1 import translation_pb2_grpc
 
@@ -89,7 +89,7 @@ class Server:
             TokenLimits(settings.token_calls_per_second, settings.token_calls),
         )
         self._bind = port_binder(settings)
-        self._service = TranslationService()
+        self._service = TranslationService(server_limits(settings))
         self._health = health.aio.HealthServicer()
         self._grpc = self._make_grpc()
         self._exposition: Exposition | None = None

@@ -8,7 +8,7 @@ import grpc
 
 from dragoman.service.errors import InvalidRequestError, UnknownModelError
 from dragoman.service.process import own_version, resident_memory_bytes
-from dragoman.service.results import EmbedResult, ModelInfo, ServerInfo
+from dragoman.service.results import EmbedResult, ModelInfo, ServerInfo, ServerLimits
 from dragoman.service.translator import Translator
 from dragoman.service.wire import embed_response, info_response, pooling_from, translate_response
 from dragoman.v1 import translation_pb2 as pb
@@ -37,7 +37,9 @@ class ServedModel:
 class TranslationService(rpc.TranslationServiceServicer):
     """Answers with the models that were added; raises ServiceError where it cannot."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: ServerLimits) -> None:
+        """`limits` are what GetInfo tells; others keep them."""
+        self._limits = limits
         self._models: dict[str, ServedModel] = {}
         self._runtime_version = ""
 
@@ -82,7 +84,8 @@ class TranslationService(rpc.TranslationServiceServicer):
     async def GetInfo(self, request: pb.GetInfoRequest, context: Context) -> pb.GetInfoResponse:  # noqa: N802
         """See the proto."""
         models = tuple(model.info for model in self._models.values())
-        return info_response(ServerInfo(models, own_version(), self._runtime_version, resident_memory_bytes()))
+        memory = resident_memory_bytes()
+        return info_response(ServerInfo(models, own_version(), self._runtime_version, memory, self._limits))
 
     def _translator(self, name: str) -> Translator:
         if not name and len(self._models) == 1:

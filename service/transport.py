@@ -5,6 +5,7 @@ from collections.abc import Callable
 import grpc
 
 from dragoman.service.hosts import is_loopback
+from dragoman.service.results import ServerLimits
 from dragoman.service.settings import ServerSettings
 from dragoman.service.tls import server_credentials, tls_files
 
@@ -41,6 +42,20 @@ def transport_options(settings: ServerSettings) -> list[Option]:
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.min_ping_interval_without_data_ms", LEAST_PING_SECONDS * 1000),
     ]
+
+
+def server_limits(settings: ServerSettings) -> ServerLimits:
+    """What callers are told of these bounds, and of those on their messages."""
+    return ServerLimits(
+        message_bytes=settings.max_message_bytes,
+        answer_bytes=settings.max_answer_bytes,
+        texts=settings.max_texts,
+        metadata_bytes=settings.max_metadata_bytes,
+        connection_calls=settings.connection_calls,
+        connection_age_seconds=settings.connection_age_seconds,
+        connection_idle_seconds=settings.connection_idle_seconds,
+        ping_seconds=LEAST_PING_SECONDS,
+    )
 
 
 def port_binder(settings: ServerSettings) -> Callable[[grpc.aio.Server, str], int]:

@@ -51,6 +51,7 @@ async def test_info_tells_what_is_served() -> None:
     assert (model.embedding_dimension, model.threads) == (DIMENSION, 1)
     assert info.runtime_version == "0.0"
     assert info.resident_memory_bytes > 10_000_000
+    assert (info.limits.message_bytes, info.limits.texts, info.limits.ping_seconds) == (4 * 2**20, 1024, 5)
 
 
 async def test_embeddings_have_shape_and_kind() -> None:
