@@ -7,6 +7,7 @@
     ├── UnknownModelError          lists the models there are
     ├── UnauthenticatedError       no token, or one that is not known
     ├── OverloadedError            the queue is full; says when to come again
+    │   ├── HopelessError          what waits already would make it late for its deadline
     │   ├── RateLimitedError       the holders of one token ask too often, or too much at once
     │   └── NoMemoryError          there was not the memory for a text, even alone
     ├── LateError                  the caller's deadline has passed
@@ -95,6 +96,12 @@ class OverloadedError(ServiceError):
     def __init__(self, reason: str, retry_after_seconds: float = RETRY_AFTER_SECONDS) -> None:
         super().__init__(f"{reason}; come again in {retry_after_seconds:.3g} s")
         self.retry_after_seconds = retry_after_seconds
+
+
+class HopelessError(OverloadedError):
+    """The queue is so long that the answer would come after the caller's deadline."""
+
+    refusal = "deadline"
 
 
 class RateLimitedError(OverloadedError):

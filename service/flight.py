@@ -1,17 +1,18 @@
 """From asyncio to the engine's thread and back: the sequences of one call, awaited together."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Row
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 
 from dragoman.service.engine.engine import Engine
 from dragoman.service.engine.runner import MemoryRefusedError
-from dragoman.service.engine.sequence import Finish, QueueFullError, Sequence, StoppedError
+from dragoman.service.engine.sequence import Finish, QueueFullError, Sequence, StoppedError, TooSlowError
 from dragoman.service.errors import (
     GivenUpError,
+    HopelessError,
     LateError,
     ModelFailedError,
     NoMemoryError,
@@ -21,6 +22,9 @@ from dragoman.service.errors import (
 
 DEADLINE_SLACK_SECONDS = 0.1
 """By how much gRPC may end a call before the engine's clock says that its deadline has come."""
+
+SHORTEST_RETRY_SECONDS = 0.1
+"""Before that, what waits has hardly become less."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,8 @@ class Flights:
         if not orders:
             return []
         flight = _Flight(orders, deadline, landed)
-        _submit(self._engine, flight.sequences)
+        with _refusals():
+            self._engine.submit(flight.sequences)
         self._flights.add(flight)
         try:
             await flight.ended
@@ -70,6 +75,11 @@ class Flights:
         finally:
             self._flights.discard(flight)
         return flight.sequences
+
+    def check_deadline(self, deadline: float | None, decodes: bool) -> None:
+        """Raise HopelessError if a call with that deadline would be late whatever it asks; see `fly`."""
+        with _refusals():
+            self._engine.check_deadline(deadline, decodes)
 
     def give_up(self, reason: str) -> None:
         """Make every call that waits for the engine fail with GivenUpError, whatever the engine does."""
@@ -112,11 +122,15 @@ class _Flight:
             self.ended.set_result(None)
 
 
-def _submit(engine: Engine, sequences: Row[Sequence]) -> None:
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """The engine's refusals as those of a call."""
     try:
-        engine.submit(sequences)
+        yield
     except QueueFullError as error:
         raise OverloadedError(str(error)) from error
+    except TooSlowError as error:
+        raise HopelessError(str(error), max(SHORTEST_RETRY_SECONDS, error.late_seconds)) from error
     except StoppedError as error:
         raise NotServingError(str(error)) from error
 

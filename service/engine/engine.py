@@ -59,13 +59,19 @@ class Engine:
     def submit(self, sequences: Row[Sequence]) -> None:
         """Take the sequences of one request, all or none; any thread may call it.
 
-        Raises QueueFullError where the queue cannot take them, and StoppedError after `stop`.
+        Raises QueueFullError where the queue cannot take them, TooSlowError where it is so long that they would come
+        too late for their deadline, and StoppedError after `stop`.
         """
         with self._hall.changed:
             if self._hall.stopped:
                 raise StoppedError("the engine has stopped")
             self._hall.queue.submit(sequences, self.clock())
             self._hall.changed.notify_all()
+
+    def check_deadline(self, deadline: float | None, decodes: bool) -> None:
+        """Raise TooSlowError if a request with that deadline would be late, whatever it holds; any thread."""
+        with self._hall.changed:
+            self._hall.queue.check_deadline(deadline, 0, decodes, self.clock())
 
     def load(self) -> Load:
         """What there is to do now; any thread may call it."""

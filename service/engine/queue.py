@@ -6,7 +6,8 @@ from collections import OrderedDict, deque
 from collections.abc import Sequence as Row
 from dataclasses import replace
 
-from dragoman.service.engine.sequence import QueueFullError, Sequence
+from dragoman.service.engine.forecast import Pace
+from dragoman.service.engine.sequence import QueueFullError, Sequence, TooSlowError
 
 FEW_DEADLINES = 64
 """Up to so many deadlines of sequences that wait no more are not worth a clearing."""
@@ -28,6 +29,8 @@ class Queue:
         self._cancelled: deque[Sequence] = deque()
         self.tokens = 0
         """What the sequences may come to occupy."""
+        self.pace = Pace()
+        """How fast sequences leave, kept by who takes them out."""
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -40,10 +43,12 @@ class Queue:
     def submit(self, sequences: Row[Sequence], now: float) -> None:
         """Take the sequences of one request, all or none.
 
-        Raises QueueFullError where they do not fit. An empty queue takes any request: one that is larger
-        than the queue could otherwise never be answered.
+        Raises QueueFullError where they do not fit, and TooSlowError where they would come too late for their deadline.
+        An empty queue takes any request: one that is larger than the queue could otherwise never be answered.
         """
-        if self._waiting:
+        if self._waiting and sequences:
+            last, others = sequences[-1], sequences[:-1]
+            self.check_deadline(last.deadline, sum(each.cost for each in others), last.max_output > 0, now)
             if len(self._waiting) + len(sequences) > self._most_sequences:
                 raise QueueFullError(len(self._waiting), self._most_sequences, "sequences")
             if self.tokens + sum(sequence.cost for sequence in sequences) > self._most_tokens:
@@ -51,6 +56,15 @@ class Queue:
         for sequence in sequences:
             sequence.times = replace(sequence.times, submitted=now)
             self._add(sequence)
+
+    def check_deadline(self, deadline: float | None, tokens: int, decodes: bool, now: float) -> None:
+        """Raise TooSlowError if a sequence that joins now, with `tokens` of its own request before it, would be late.
+
+        `decodes` if it does not ask for its states alone. Where nobody waits, nobody is taken to be late.
+        """
+        forecast = self.pace.forecast(self.tokens + tokens, decodes) if self._waiting else None
+        if forecast is not None and deadline is not None and now + forecast > deadline:
+            raise TooSlowError(now + forecast - deadline)
 
     def take(self) -> Sequence:
         """Take the head out."""
