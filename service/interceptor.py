@@ -170,7 +170,11 @@ def _parsed(parse: Parser, message: bytes) -> Any:
 
 
 async def _abort(context: Context, status: CallStatus) -> NoReturn:
-    await context.abort(status.code, status.message, status.metadata)
+    try:
+        await context.abort(status.code, status.message, status.metadata)
+    except grpc.aio.InternalError:
+        # The caller went away meanwhile, which gRPC would otherwise tell in a page of the log.
+        raise asyncio.CancelledError from None
 
 
 def _cancelled_code(context: Context) -> grpc.StatusCode:
