@@ -4,6 +4,9 @@ PYTHON ?= python3
 VENV ?= .venv
 # One more package index to find torch on, such as one with builds for the CPU; empty: pip's own index, a CUDA build.
 TORCH_INDEX ?=
+# For `docker build`: more of its options, and what the image is built on; empty: the Dockerfile's own.
+BUILD_OPTIONS ?=
+BASE_IMAGE ?=
 
 BIN := $(VENV)/bin
 # Two stamps of one environment: what serves is in it; all is in it.
@@ -20,7 +23,7 @@ FLOAT32 := build/bundle/en-fr
 TEXTS := benchmarks/data/tatoeba.tsv
 PEERS := build/peers/.installed
 
-.PHONY: help install serve test check lint types views deploy-lint bundle bench bench-served wheel wheel-test clean
+.PHONY: help install serve test check lint types views image image-gpu deploy-test deploy-lint bundle bench bench-served wheel wheel-test clean
 
 help: ## List these targets.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 14
@@ -43,8 +46,9 @@ serve: $(SERVING) ## Serve the shipped model on 127.0.0.1:50051, with metrics on
 $(FLOAT32)/manifest.json: $(wildcard $(CHECKPOINT)/* export/*.py) | $(INSTALLED)
 	$(BIN)/dragoman export --force --texts $(TEXTS) $(CHECKPOINT) $(FLOAT32)
 
+# Two processes, each of which exports for itself what its tests share: more would do that again and again.
 test: $(INSTALLED) $(FLOAT32)/manifest.json ## Run all tests.
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses 2 --dist loadfile
 
 check: lint types ## Run the linters and the type checker.
 
@@ -62,6 +66,16 @@ types: $(INSTALLED) ## Check types.
 views: $(INSTALLED) ## Make the dashboards, the rules and the pages anew that are made from the code.
 	$(BIN)/python -m dragoman.service.views deploy
 	$(BIN)/python -m dragoman.service.cli.documentation docs
+
+image: ## Build the image of the server, dragoman:cpu.
+	docker build $(BUILD_OPTIONS) $(BASE_IMAGE:%=--build-arg BASE_IMAGE=%) --target runtime --tag dragoman:cpu .
+
+image-gpu: ## Build the same for a GPU, dragoman:gpu: several gigabytes.
+	docker build $(BUILD_OPTIONS) $(BASE_IMAGE:%=--build-arg BASE_IMAGE=%) --target runtime --tag dragoman:gpu \
+	    --build-arg VARIANT=gpu .
+
+deploy-test: $(INSTALLED) ## Try image, docker-compose.yml, dashboards and alerts on a Docker engine: about 5 minutes.
+	$(BIN)/python -m deploy.rehearsal
 
 deploy-lint: $(SERVING) ## Check the rules, every alert, and a live server's metrics with promtool.
 	.ci/deploy-lint $(VENV) $(BUNDLE)

@@ -20,7 +20,7 @@ from prometheus_client import CollectorRegistry
 from benchmarks.sentences import DATA
 from benchmarks.timing import LEAST_ROUNDS, Speed, speed, take_turns
 from dragoman.export.bundle import TOKENIZER_FOLDER, open_bundle
-from dragoman.model.tokenizer import SentencePieceTokenizer
+from dragoman.model.tokenizers import open_tokenizer
 from dragoman.model.training.corpus import read_pairs
 from dragoman.service.engine.lane import Cause, Observer, Run
 from dragoman.service.engine.offline import Offline, Silent
@@ -68,7 +68,7 @@ class Timed:
 def measure(bundle_folder: Path, texts: Sequence[str], rows: int, rounds: int) -> Cost:
     """Decode `texts` with metrics and without, in turns, on one thread."""
     bundle = open_bundle(bundle_folder)
-    tokenizer = SentencePieceTokenizer(bundle.path(TOKENIZER_FOLDER))
+    tokenizer = open_tokenizer(bundle.path(TOKENIZER_FOLDER))
     sources = [tokenizer.encode(text) for text in texts]
     runner = OrtRunner(bundle, provider="cpu", threads=1, max_rows=rows)
     counting = ModelMetrics(Metrics(CollectorRegistry()), bundle.manifest.name, bundle.manifest.target_languages)

@@ -31,7 +31,7 @@ from dragoman.export.half import halve
 from dragoman.export.int8 import quantize
 from dragoman.export.onnx_files import dimensions_of, write_graphs, write_product
 from dragoman.export.precision import TOLERANCES, Precision
-from dragoman.export.proof import Proof, Sample, prove, translate_sample
+from dragoman.export.proof import Proof, Sample, clear_cut, prove, translate_sample
 from dragoman.export.state_proof import encode_sample, prove_states
 from dragoman.export.verify import Progress, verify_bundle
 from dragoman.model.checkpoint import Checkpoint, own_weights
@@ -43,6 +43,9 @@ from dragoman.model.transformer import Transformer
 
 REDUCED: dict[Precision, Callable[[Transformer], Transformer]] = {"int8": quantize, "float16": halve}
 """How a model is brought from float32 to another precision."""
+
+LARGE_BYTES = 1_000_000_000
+"""From this size on, of its float32 weights, a model counts as large."""
 
 GOLDEN_TEXTS = 64
 """The fewest texts of a golden.json, unless the sample holds fewer."""
@@ -106,7 +109,7 @@ def _fill(folder: Path, checkpoint: Checkpoint, options: ExportOptions, progress
     write_graphs(folder, reference.model, reference.config.decoding, precision=options.precision)
 
     progress("reference answers")
-    texts = options.texts or made_up_texts(checkpoint.tokenizer)
+    texts = options.texts or made_up_texts(checkpoint.tokenizer, large=float32_bytes >= LARGE_BYTES)
     bundle = Bundle(folder, _manifest(folder, checkpoint, options.precision))
     prove_it = _prove_decoder if bundle.manifest.translates else _prove_encoder
     proof, golden = prove_it(checkpoint, reference, bundle, texts, options, progress)
@@ -130,6 +133,8 @@ def _prove_decoder(
 ) -> tuple[Proof, tuple[GoldenText, ...]]:
     """The proof of a bundle that translates, and its golden texts."""
     sample = translate_sample(reference, texts)
+    if not options.texts and TOLERANCES[options.precision].whole:
+        sample = clear_cut(sample, TOLERANCES[options.precision].margin, GOLDEN_TEXTS)
     with tempfile.TemporaryDirectory(dir=bundle.folder) as scratch:  # not in /tmp, which may lie in memory
         proof = prove(
             reference,
@@ -226,9 +231,13 @@ def spread(rows: Sequence[int], sources: Sequence[Sequence[int]]) -> list[int]:
     return ordered[:: max(1, len(ordered) // GOLDEN_TEXTS)]
 
 
-def made_up_texts(tokenizer: Tokenizer, count: int = 256) -> list[str]:
-    """Texts of 1 to 24 random pieces: they mean nothing, and reach all of the vocabulary of any language."""
+def made_up_texts(tokenizer: Tokenizer, *, large: bool = False) -> list[str]:
+    """Texts of random pieces: they mean nothing, and reach all of the vocabulary of any language.
+
+    256 of 1 to 24 pieces; of a `large` model, whose proof takes its time, 96 of 1 to 8.
+    """
+    count, longest = (96, 8) if large else (256, 24)
     rng = random.Random(0)
     controls = set(tokenizer.control_ids)
     pieces = [piece for piece in range(tokenizer.vocabulary) if piece not in controls]
-    return [tokenizer.decode(rng.choices(pieces, k=1 + index % 24)) for index in range(count)]
+    return [tokenizer.decode(rng.choices(pieces, k=1 + index % longest)) for index in range(count)]

@@ -127,9 +127,9 @@ def decoder_spec(size: Dimensions, precision: Precision, logits: bool) -> GraphS
 
     `token` [batch, 1] is each row's last token and `position` [batch] how many came before it in its row; its keys and
     values are written to the caches at that position, which must be below their capacity. Gives the next token
-    (greedy: the largest logit, the lowest id on a tie) and the caches; `logits` [batch, vocabulary] only where asked
-    for at export. `log_prob` is the token's natural log-probability where `scored` is true. That takes a pass over
-    the vocabulary, so where it is false `log_prob` is the bare logit, which is as finite.
+    (greedy: the largest logit, the lowest id on a tie) and the caches; `logits` [batch, vocabulary] only in a copy that
+    shows them for the proof. `log_prob` is the token's natural log-probability where `scored` is true. That takes a
+    pass over the vocabulary, so where it is false `log_prob` is the bare logit, which is as finite.
     """
     held = held_dtype(precision)
     cross = ("batch", size.heads, "source", size.head_width)

@@ -268,10 +268,9 @@ class EncoderGraph(nn.Module):
 class DecoderGraph(nn.Module):
     """One decoder step for each row, with the greedy choice made inside."""
 
-    def __init__(self, model: Transformer, rules: DecodingRules, logits: bool) -> None:
+    def __init__(self, model: Transformer, rules: DecodingRules) -> None:
         super().__init__()
         self.model = model
-        self.logits = logits
         width = model.config.head_width
         layers = [cast(DecoderLayer, layer) for layer in model.decoder]
         self.attentions = nn.ModuleList(CachedAttention(layer.self_attention, width) for layer in layers)
@@ -305,7 +304,7 @@ class DecoderGraph(nn.Module):
         logits = suppress(self.projection(self.model.decoder_norm(x)[:, 0]), self.suppressed)
         next_token = largest(logits)
         log_prob = torch.cond(scored, log_probability, only_logit, (logits, next_token, pick_one(logits, next_token)))
-        return (next_token, log_prob, *((logits,) if self.logits else ()), *carried)
+        return (next_token, log_prob, *carried)
 
 
 def suppress(logits: Tensor, ids: Tensor) -> Tensor:

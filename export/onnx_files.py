@@ -63,12 +63,11 @@ def write_graphs(
     rules: DecodingRules,
     *,
     precision: Precision = "float32",
-    logits: bool = False,
     trace_sizes: Mapping[str, int] = TRACE_SIZES,
 ) -> None:
     """Export the model into `folder`: both graphs, if it has a decoder, and one file of weights that they share.
 
-    The model is already in `precision`. With `logits` the decoder gives them out as well, beside its choice.
+    The model is already in `precision`.
     """
     size = dimensions_of(model.config)
     weights = WeightsFile(folder / WEIGHTS_FILE)
@@ -77,8 +76,8 @@ def write_graphs(
     ]
     if size.decoder_layers:
         caches = 2 * size.decoder_layers
-        decoder, parts = decoder_spec(size, precision, logits), (1, 1, 1, 1, caches, caches)
-        graphs.append((DECODER_FILE, DecoderGraph(model, rules, logits), decoder, parts))
+        decoder, parts = decoder_spec(size, precision, logits=False), (1, 1, 1, 1, caches, caches)
+        graphs.append((DECODER_FILE, DecoderGraph(model, rules), decoder, parts))
     for name, module, spec, groups in graphs:
         program = _trace(module.eval(), spec, groups, trace_sizes)
         weights.move_out(program.model.graph.initializers.values())
@@ -87,6 +86,17 @@ def write_graphs(
         onnx.save_model(graph, folder / name)
     for name, *_ in graphs:
         onnx.checker.check_model(folder / name)
+
+
+def show_logits(folder: Path) -> None:
+    """Let the decoder in `folder` give its logits out as well: those that it makes its log-probability of."""
+    decoder = onnx.load(folder / DECODER_FILE, load_external_data=False)
+    nodes = (inner for node in decoder.graph.node for attribute in node.attribute for inner in attribute.g.node)
+    (logits,) = (node.input[0] for node in nodes if node.op_type == "LogSoftmax")
+    decoder.graph.node.append(onnx.helper.make_node("Identity", [logits], ["logits"]))
+    axes = ("batch", "vocabulary")
+    decoder.graph.output.append(onnx.helper.make_tensor_value_info("logits", onnx.TensorProto.FLOAT, axes))
+    onnx.save_model(decoder, folder / DECODER_FILE)
 
 
 def write_product(folder: Path) -> None:

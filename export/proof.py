@@ -4,6 +4,7 @@ names and axes → shapes → encoder states and logits at sizes never traced �
 greedy tokens equal the reference decoder's → alone equals batched → what a reduced precision loses against float32.
 """
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ import onnx
 import torch
 from numpy.typing import NDArray
 
-from dragoman.export.bundle import Bundle
+from dragoman.export.bundle import WEIGHTS_FILE, Bundle
 from dragoman.export.graphs import (
     DECODER_FILE,
     ENCODER_FILE,
@@ -23,7 +24,7 @@ from dragoman.export.graphs import (
     encoder_spec,
     shape_faults,
 )
-from dragoman.export.onnx_files import write_graphs
+from dragoman.export.onnx_files import show_logits
 from dragoman.export.precision import LOSSES, TOLERANCES, Loss, Tolerance
 from dragoman.export.verify import (
     Check,
@@ -98,6 +99,23 @@ def translate_sample(checkpoint: Checkpoint, texts: Sequence[str]) -> Sample:
     )
 
 
+def clear_cut(sample: Sample, margin: float, least: int) -> Sample:
+    """Those texts that the reference decided by `margin` at every step; all where that leaves fewer than `least`.
+
+    For texts that were made up: where noise may decide, nothing is proven, and others will do as well.
+    """
+    rows = [row for row, output in enumerate(sample.outputs) if min(output.margins, default=margin) >= margin]
+    if len(rows) < least:
+        return sample
+    return Sample(
+        tuple(sample.texts[row] for row in rows),
+        tuple(sample.languages[row] for row in rows),
+        tuple(sample.sources[row] for row in rows),
+        tuple(sample.prompts[row] for row in rows),
+        tuple(sample.outputs[row] for row in rows),
+    )
+
+
 def _languages(tokenizer: Tokenizer, index: int) -> tuple[str, str]:
     """From which language and to which text `index` is; each has its turn."""
     sources, targets = tokenizer.source_languages or ("",), tokenizer.target_languages or ("",)
@@ -118,8 +136,8 @@ def prove(
     """Hold the bundle's graphs against `reference`, whose model is in the bundle's precision and gave `sample`.
 
     `float32` is what float32 answers to the same texts, where the precision is another; `accept_loss` lets it differ
-    by any amount. `scratch` is an empty folder for graphs that are needed on the way. Raises VerificationError that
-    names the first check which failed and by how much.
+    by any amount. `scratch` is an empty folder for the same graphs with their logits shown. Raises VerificationError
+    that names the first check which failed and by how much.
 
     A large model is never in memory twice: `reference` loses its weights once they were compared, and one decoder is
     closed before the next is opened.
@@ -132,8 +150,9 @@ def prove(
     checks.append(check_names_and_axes(bundle))
 
     progress("shapes, states and logits")
-    precision = bundle.manifest.precision
-    write_graphs(scratch, reference.model, reference.config.decoding, precision=precision, logits=True)
+    for name in (ENCODER_FILE, DECODER_FILE, WEIGHTS_FILE):
+        shutil.copyfile(bundle.path(name), scratch / name)
+    show_logits(scratch)
     with_logits = Bundle(scratch, bundle.manifest)
     shapes, values, figures["largest_difference"] = check_values(
         reference, GraphDecoder(with_logits, threads, logits=True, packed=False), tolerance.value
@@ -160,8 +179,9 @@ def prove(
     if float32 is not None:
         progress("loss of precision")
         del decoder
+        bounds = LOSSES[bundle.manifest.precision]
         loss, figures["loss_of_precision"] = check_loss(
-            GraphDecoder(with_logits, threads, logits=True), float32, LOSSES[precision], accept_loss
+            GraphDecoder(with_logits, threads, logits=True), float32, bounds, accept_loss
         )
         checks.append(loss)
     return Proof(tuple(checks), figures)

@@ -7,7 +7,7 @@ import functools
 import io
 import json
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import torch
 import transformers
 from torch import nn
 
+from dragoman.model.checkpoint import Checkpoint
 from tests.tiny import sentences
 
 POSITIONS = 64
@@ -53,10 +54,14 @@ class Variant:
     """Writes the tokenizer's files into a folder, and gives the settings of config.json that follow from them."""
     settings: Mapping[str, Any]
     """Departures from `SHAPE`."""
+    seed: int = 0
+    """One at which outputs hold at least 8 different tokens on average."""
 
 
-def make(variant: Variant, folder: Path, generation: Mapping[str, Any] | None = None, seed: int = 0) -> Any:
+def make(variant: Variant, folder: Path, generation: Mapping[str, Any] | None = None) -> Any:
     """Write a checkpoint's folder as transformers does, with these rules of decoding; give transformers' model.
+
+    It never chooses padding, after which transformers itself would lose count of M2M100's positions.
 
     The model is in eval mode, and every weight counts: no bias is 0, no norm is the identity.
     """
@@ -64,37 +69,72 @@ def make(variant: Variant, folder: Path, generation: Mapping[str, Any] | None = 
     kind = variant.model.removesuffix("ForConditionalGeneration").removesuffix("MTModel") + "Config"
     config = getattr(transformers, kind)(**{**SHAPE, **variant.write_tokenizer(folder), **variant.settings})
     with torch.random.fork_rng(), torch.no_grad():
-        torch.manual_seed(seed)
+        torch.manual_seed(variant.seed)
         model = getattr(transformers, variant.model)(config).eval()
         for module in model.modules():
             for name, parameter in module.named_parameters(recurse=False):
                 if name == "bias" or isinstance(module, nn.LayerNorm):
                     parameter.add_(torch.randn_like(parameter) * 0.2)
+        for name, parameter in model.named_parameters():
+            if "embed_positions" in name and parameter.requires_grad:
+                parameter.mul_(5)
+            elif name.endswith(("q_proj.weight", "k_proj.weight")):
+                parameter.mul_(1.5 if variant.family == "marian" else 1.2)
+            elif name.endswith("encoder_attn.out_proj.weight"):
+                parameter.mul_(0.3)
         if hasattr(model, "final_logits_bias"):
             model.final_logits_bias.normal_(std=0.5)
         _vary_outputs(model)
-    for name, value in (generation or {}).items():
+    rules = {"bad_words_ids": [[config.pad_token_id]], **(generation or {})}
+    for name, value in rules.items():
         setattr(model.generation_config, name, value)
     model.save_pretrained(folder)
     return model
 
 
 def _vary_outputs(model: Any) -> None:
-    """Keep the model from saying the same word for ever, and let it end one step in ten."""
+    """Keep the model from saying the same word for ever, and let it end now and then."""
     # With a tied embedding a token's own logit would always be largest, were all gains of the last norm positive.
     decoder = model.get_decoder()
     last = decoder.layer_norm if hasattr(decoder, "layer_norm") else decoder.layers[-1].final_layer_norm
     nn.init.normal_(last.weight, std=1.0)
     nn.init.normal_(last.bias, std=0.1)
     words, end = model.get_output_embeddings().weight, model.config.eos_token_id
-    source = torch.randint(4, model.config.vocab_size - 1, (32, 12))
-    target = torch.randint(4, len(words) - 1, (32, 12))
+    source = torch.randint(4, model.config.vocab_size - 1, (64, 12))
+    target = torch.randint(4, len(words) - 1, (64, POSITIONS - 2))
     for _ in range(4):  # the embedding may be tied, so each round moves what the next one measures
         hidden = model.base_model(input_ids=source, decoder_input_ids=target).last_hidden_state.flatten(0, 1)
         mean = hidden.mean(dim=0)
+        # What all steps have in common must not choose the word, nor may some words be longer than others.
         words.sub_(torch.outer(words @ mean, mean) / (mean @ mean))
+        words.mul_(words.norm(dim=1).mean() / words.norm(dim=1, keepdim=True).clamp_min(1e-3))
         logits = hidden @ words.T
-        words[end].div_((logits[:, end] / logits.max(dim=1).values).quantile(0.9))
+        words[end].div_((logits[:, end] / logits.max(dim=1).values).quantile(0.97))
+
+
+def prompted(checkpoint: Checkpoint, texts: Sequence[str]) -> tuple[list[list[int]], list[tuple[int, ...]]]:
+    """Source ids and prompts of texts, each from and to another language where there are several."""
+    tokenizer = checkpoint.tokenizer
+    sources, targets = tokenizer.source_languages, tokenizer.target_languages
+    pairs = [(sources[each % len(sources)], targets[(each + 1) % len(targets)]) for each in range(len(texts))]
+    return (
+        [tokenizer.encode(text, *languages) for text, languages in zip(texts, pairs, strict=True)],
+        [tokenizer.prompt(target) for _, target in pairs],
+    )
+
+
+def generate(model: Any, source: Sequence[int], prompt: Sequence[int], most: int) -> tuple[int, ...]:
+    """What transformers makes of a source, at most so many tokens, without what it is made to begin with."""
+    made = model.generate(
+        input_ids=torch.tensor([source]),
+        attention_mask=torch.ones(1, len(source), dtype=torch.long),
+        num_beams=1,
+        do_sample=False,
+        decoder_start_token_id=prompt[0],
+        forced_bos_token_id=prompt[1] if len(prompt) > 1 else None,
+        max_length=len(prompt) + most,
+    )
+    return tuple(made[0].tolist()[len(prompt) :])
 
 
 # --- the files of each family's tokenizer
@@ -233,19 +273,29 @@ def _write(path: Path, content: Mapping[str, Any]) -> None:
 SEQ2SEQ = "ForConditionalGeneration"
 
 BART_LIKE = {
-    "marian": Variant("marian", "MarianMTModel", marian, {"activation_function": "swish", "scale_embedding": True}),
-    "marian, several targets": Variant("marian", "MarianMTModel", marian_of_two_targets, {"scale_embedding": True}),
-    "marian, two vocabularies": Variant(
-        "marian", "MarianMTModel", marian_of_two_vocabularies, {"share_encoder_decoder_embeddings": False}
+    "marian": Variant(
+        "marian", "MarianMTModel", marian, {"activation_function": "swish", "scale_embedding": True}, seed=3
     ),
-    "marian, untied": Variant("marian", "MarianMTModel", marian, {"tie_word_embeddings": False}),
-    "m2m100": Variant("m2m100", f"M2M100{SEQ2SEQ}", m2m100, {}),
+    "marian, several targets": Variant(
+        "marian", "MarianMTModel", marian_of_two_targets, {"scale_embedding": True}, seed=5
+    ),
+    "marian, two vocabularies": Variant(
+        "marian",
+        "MarianMTModel",
+        marian_of_two_vocabularies,
+        {"share_encoder_decoder_embeddings": False, "scale_embedding": True},
+        seed=3,
+    ),
+    "marian, untied": Variant(
+        "marian", "MarianMTModel", marian, {"tie_word_embeddings": False, "scale_embedding": True}
+    ),
+    "m2m100": Variant("m2m100", f"M2M100{SEQ2SEQ}", m2m100, {}, seed=1),
     "m2m100, untied": Variant("m2m100", f"M2M100{SEQ2SEQ}", m2m100, {"tie_word_embeddings": False}),
     "nllb": Variant("nllb", f"M2M100{SEQ2SEQ}", nllb, {}),
-    "bart": Variant("bart", f"Bart{SEQ2SEQ}", bart, {}),
-    "bart, untied": Variant("bart", f"Bart{SEQ2SEQ}", bart, {"tie_word_embeddings": False}),
+    "bart": Variant("bart", f"Bart{SEQ2SEQ}", bart, {}, seed=2),
+    "bart, untied": Variant("bart", f"Bart{SEQ2SEQ}", bart, {"tie_word_embeddings": False}, seed=1),
     "mbart": Variant("mbart", f"MBart{SEQ2SEQ}", mbart, {"scale_embedding": True, "activation_function": "gelu_new"}),
-    "mbart50": Variant("mbart50", f"MBart{SEQ2SEQ}", mbart50, {"scale_embedding": True}),
+    "mbart50": Variant("mbart50", f"MBart{SEQ2SEQ}", mbart50, {"scale_embedding": True}, seed=2),
     "pegasus": Variant("pegasus", f"Pegasus{SEQ2SEQ}", pegasus, {"activation_function": "relu"}),
 }
 """Families of `dragoman.model.importing.bart_like`, in all their kinds."""

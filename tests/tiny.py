@@ -45,6 +45,11 @@ TINY = TransformerConfig(
 PAPER = dataclasses.replace(TINY, norm_order="post", final_norm=False)
 """The same in the paper's own order."""
 
+LARGE = dataclasses.replace(
+    TINY, source_vocabulary=20_000, target_vocabulary=20_000, encoder_layers=1, decoder_layers=1
+)
+"""So many words that a second copy of them would show."""
+
 GATED = dataclasses.replace(
     TINY,
     key_width=12,

@@ -29,9 +29,9 @@ def family_of(folder: Path) -> str:
 
     Raises FileNotFoundError where it holds no config.json, ValueError where it is of none that is known here.
     """
-    if (folder / checkpoint.WEIGHTS_FILE).is_file():
-        return NATIVE
     found = ModelFolder.open(folder)
+    if "architecture" in found.config:
+        return NATIVE
     for family in FAMILIES:
         if family.recognise(found):
             return family.name

@@ -9,16 +9,13 @@ from dataclasses import dataclass
 import torch
 
 from dragoman.model.checkpoint import Checkpoint, check_prompts
-from dragoman.model.config import CheckpointConfig, DecodingRules, NormOrder, PositionKind, TransformerConfig
+from dragoman.model.config import CheckpointConfig, NormOrder, PositionKind, TransformerConfig
 from dragoman.model.importing.family import check_vocabulary
 from dragoman.model.importing.folder import ModelFolder, activation
-from dragoman.model.importing.rules import Rules, read_rules
+from dragoman.model.importing.rules import read_rules
 from dragoman.model.importing.weights import Ledger, Part, as_it_is, build, read_folder
 from dragoman.model.tokenizers import Tokenizer
 from dragoman.model.transformer import sinusoid_table
-
-UNSET = ("und",)
-"""BCP-47 for a language that is not known: what a checkpoint without languages reads and writes."""
 
 ATTENTION = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}
 FEED_FORWARD = {"feed_forward.inner": "fc1", "feed_forward.outer": "fc2"}
@@ -57,6 +54,8 @@ class BartLike:
         biased = LOGITS_BIAS in ledger and bool(ledger[LOGITS_BIAS].any())
         size = self._architecture(folder, tables, biased)
         check_vocabulary(folder, tokenizer, size)
+        for stack in STACKS:
+            ledger.pass_over(f"{prefix}{stack}.version")  # a number that old files of fairseq's have
         if size.position_kind != "learned":
             first = size.position_offset
             right = sinusoid_table(first + size.max_positions, size.d_model, size.position_kind)
@@ -65,10 +64,10 @@ class BartLike:
         config = CheckpointConfig(
             name=folder.path.resolve().name,
             family=self.name,
-            source_languages=tokenizer.source_languages or UNSET,
-            target_languages=tokenizer.target_languages or UNSET,
+            source_languages=tokenizer.source_languages,
+            target_languages=tokenizer.target_languages,
             architecture=size,
-            decoding=self._decoding(rules, tokenizer, size),
+            decoding=rules.decoding(tokenizer, size.max_positions, suppress_padding=self.suppresses_padding),
         )
         check_prompts(config.decoding, tokenizer, where=str(folder.path))
         return Checkpoint(config, build(size, {**_parts(size, prefix), **tables.parts}, ledger), tokenizer)
@@ -96,20 +95,6 @@ class BartLike:
             shared_embedding=tables.shared,
             tied_output=tables.tied,
             output_bias=biased,
-        )
-
-    def _decoding(self, rules: Rules, tokenizer: Tokenizer, size: TransformerConfig) -> DecodingRules:
-        prompts = [tokenizer.prompt(language) for language in tokenizer.target_languages or ("",)]
-        own = {rules.pad_id} if self.suppresses_padding else set()
-        return DecodingRules(
-            start_id=prompts[0][0] if rules.start_id is None else rules.start_id,
-            end_ids=rules.end_ids,
-            pad_id=rules.pad_id,
-            suppressed_ids=tuple(sorted(own | set(rules.suppressed_ids))),
-            forced_end_id=rules.forced_end_id,
-            prompt_tokens=len(prompts[0]),
-            max_source_tokens=size.max_positions,
-            max_output_tokens=rules.max_output_tokens(size.max_positions, len(prompts[0])),
         )
 
 

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dragoman.model.config import DecodingRules
 from dragoman.model.importing.folder import CONFIG_FILE, GENERATION_FILE, ModelFolder
+from dragoman.model.tokenizers import Tokenizer
 
 NEUTRAL: Mapping[str, Collection[object]] = {
     "begin_suppress_tokens": (None, []),
@@ -72,10 +74,8 @@ WITHOUT_EFFECT = frozenset(
 
 @dataclass(frozen=True)
 class Rules:
-    """What a folder says of decoding."""
+    """What a folder says of decoding. The tokens that the decoder is fed first are the tokenizer's to say."""
 
-    start_id: int | None
-    """The token that the decoder is fed first; None where the target language decides."""
     end_ids: tuple[int, ...]
     pad_id: int
     forced_start_id: int | None
@@ -87,6 +87,27 @@ class Rules:
     """The longest target, with the tokens that the decoder is fed first."""
     max_new_tokens: int | None
     """The longest target without these; wins over max_length."""
+
+    def decoding(self, tokenizer: Tokenizer, positions: int, *, suppress_padding: bool = False) -> DecodingRules:
+        """As our own model has them, for one that can tell so many positions apart.
+
+        Raises ValueError where the tokenizer does not begin outputs with the token that is forced.
+        """
+        prompts = [tokenizer.prompt(language) for language in tokenizer.target_languages or ("",)]
+        forced = self.forced_start_id
+        if forced is not None and not all(forced in prompt for prompt in prompts):
+            raise ValueError(f"forced_bos_token_id: {forced} cannot be forced, outputs begin with {prompts[0]}")
+        padding = {self.pad_id} if suppress_padding else set()
+        return DecodingRules(
+            start_id=prompts[0][0],
+            end_ids=self.end_ids,
+            pad_id=self.pad_id,
+            suppressed_ids=tuple(sorted(padding.union(self.suppressed_ids))),
+            prompt_tokens=len(prompts[0]),
+            forced_end_id=self.forced_end_id,
+            max_source_tokens=positions,
+            max_output_tokens=self.max_output_tokens(positions, len(prompts[0])),
+        )
 
     def max_output_tokens(self, positions: int, prompt: int) -> int:
         """The longest output of a model with so many positions, the first `prompt` of which are given to it."""
@@ -112,16 +133,12 @@ def read_rules(folder: ModelFolder, ignored: Collection[str] = ()) -> Rules:
     if faults:
         raise ValueError(f"{where}: unsupported rules of decoding: {', '.join(faults)}; --ignore-rule leaves one out")
 
-    def token(name: str) -> int | None:
-        return _one_id(where, name, said.get(name, folder.config.get(name)))
-
     ends = said.get("eos_token_id", folder.config.get("eos_token_id"))
     end_ids = tuple(ends) if isinstance(ends, list) else (ends,)
-    pad_id = token("pad_token_id")
+    pad_id = _one_id(where, "pad_token_id", said.get("pad_token_id", folder.config.get("pad_token_id")))
     if pad_id is None or not all(isinstance(number, int) for number in end_ids):
         raise ValueError(f"{where}: pad_token_id and eos_token_id must be given, are {pad_id} and {ends}")
     return Rules(
-        start_id=token("decoder_start_token_id"),
         end_ids=end_ids,
         pad_id=pad_id,
         forced_start_id=_one_id(where, "forced_bos_token_id", said.get("forced_bos_token_id")),

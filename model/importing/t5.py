@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from dragoman.model.checkpoint import Checkpoint, check_prompts
-from dragoman.model.config import Activation, CheckpointConfig, DecodingRules, TransformerConfig
+from dragoman.model.config import Activation, CheckpointConfig, TransformerConfig
 from dragoman.model.importing.family import check_vocabulary
 from dragoman.model.importing.folder import ACTIVATIONS, CONFIG_FILE, ModelFolder
 from dragoman.model.importing.rules import Rules, read_rules
@@ -56,15 +56,7 @@ class T5:
             source_languages=tokenizer.source_languages or (UNDETERMINED,),
             target_languages=tokenizer.target_languages or (UNDETERMINED,),
             architecture=size,
-            decoding=DecodingRules(
-                start_id=tokenizer.prompt()[0] if rules.start_id is None else rules.start_id,
-                end_ids=rules.end_ids,
-                pad_id=rules.pad_id,
-                suppressed_ids=rules.suppressed_ids,
-                forced_end_id=rules.forced_end_id,
-                max_source_tokens=size.max_positions,
-                max_output_tokens=rules.max_output_tokens(size.max_positions, prompt=1),
-            ),
+            decoding=rules.decoding(tokenizer, size.max_positions),
         )
         check_prompts(config.decoding, tokenizer, where=str(folder.path))
         return Checkpoint(config, build(size, _parts(size, scaled), ledger), tokenizer)

@@ -1,6 +1,7 @@
 """Tensors of a Hugging Face folder, mapped rather than read, and not one of them left to chance."""
 
 import json
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,11 +61,10 @@ def _read_pickled(path: Path) -> dict[str, Tensor]:
     """A file of `torch.save`, read by PyTorch's own unpickler, which makes tensors and values and runs nothing."""
     try:
         found = torch.load(path, map_location="cpu", weights_only=True, mmap=_is_zip(path))
-    except (UnpicklingError, RuntimeError, EOFError) as error:
-        reason = str(error).strip().split("\n")[0]
-        raise ValueError(
-            f"{path}: not a whole file of tensors that can be read without running it: {reason}"
-        ) from error
+    except (UnpicklingError, RuntimeError, EOFError, OSError) as error:
+        code = re.search(r"GLOBAL (\S+)", str(error))
+        fault = f"it asks for {code[1]}, which would be code to run" if code else "it is damaged"
+        raise ValueError(f"{path}: not a file of tensors that can be read: {fault}") from error
     if not isinstance(found, dict) or not all(isinstance(tensor, Tensor) for tensor in found.values()):
         raise ValueError(f"{path}: must hold tensors by name, and nothing else")
     return dict(found)

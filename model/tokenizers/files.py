@@ -58,6 +58,11 @@ class Folder:
             raise ValueError(f"{self.path / CONFIG_FILE}: decoder_start_token_id is missing")
         return found
 
+    def prompt(self, otherwise: int | None = None) -> tuple[int, ...]:
+        """What every output begins with, where no language has a say: `start_id`, and what is forced after it."""
+        forced = self.forced_id()
+        return (self.start_id(otherwise),) if forced is None else (self.start_id(otherwise), forced)
+
     def _token(self, name: str, value: Any) -> int | None:
         if isinstance(value, list) and len(value) == 1:
             (value,) = value

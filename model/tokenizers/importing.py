@@ -77,7 +77,7 @@ def _marian(folder: Folder, target: Path) -> Description:
         kind="pieces",
         before=("target",) if tags else (),
         after=(id_of("</s>", ids, folder),),
-        prompt=(folder.start_id(id_of("<pad>", target_ids, folder)),),
+        prompt=folder.prompt(id_of("<pad>", target_ids, folder)),
         control_ids=_control(ids, tags.values()),
         target_control_ids=_control(target_ids, ()) if two else None,
         unknown_id=id_of("<unk>", ids, folder),
@@ -169,7 +169,7 @@ def _t5(folder: Folder, target: Path) -> Description:
         kind=kind,
         before=(),
         after=(id_of("</s>", control, folder),),
-        prompt=(folder.start_id(id_of("<pad>", control, folder)),),
+        prompt=folder.prompt(id_of("<pad>", control, folder)),
         control_ids=tuple(sorted(control.values())),
         unknown_id=id_of("<unk>", control, folder),
         source_languages=tuple(map(Language, sorted(sources))) or UNKNOWN_LANGUAGES,
@@ -192,7 +192,7 @@ def _pegasus(folder: Folder, target: Path) -> Description:
         kind=kind,
         before=(),
         after=(id_of("</s>", control, folder),),
-        prompt=(folder.start_id(id_of("<pad>", control, folder)),),
+        prompt=folder.prompt(id_of("<pad>", control, folder)),
         control_ids=tuple(sorted(control.values())),
         unknown_id=id_of("<unk>", control, folder),
         source_languages=UNKNOWN_LANGUAGES,
@@ -203,9 +203,7 @@ def _pegasus(folder: Folder, target: Path) -> Description:
 def _bart(folder: Folder, target: Path) -> Description:
     """<s> x </s>, and often <s> forced."""
     before, after, control = as_processed(folder, target)
-    start, forced = folder.start_id(), folder.forced_id()
-    prompt = (start,) if forced is None else (start, forced)
-    return _of_one_language(before, after, control, folder, prompt)
+    return _of_one_language(before, after, control, folder, folder.prompt())
 
 
 def _encoder(folder: Folder, target: Path) -> Description:

@@ -7,8 +7,11 @@ import torch
 
 from dragoman.export.bundle import Bundle
 from dragoman.export.exporter import ExportOptions, export_checkpoint
+from dragoman.export.onnx_files import write_graphs
+from dragoman.export.verify import GraphDecoder
 from dragoman.model.checkpoint import Checkpoint
-from tests.tiny import clear_cut, sentences, tiny_checkpoint
+from tests.parity.exports import decoder_with_logits
+from tests.tiny import clear_cut, random_model, sentences, tiny_checkpoint
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -30,6 +33,20 @@ def checkpoint(checkpoint_folder: Path) -> Checkpoint:
 @pytest.fixture(scope="session")
 def bundle(checkpoint: Checkpoint, checkpoint_folder: Path) -> Bundle:
     folder = checkpoint_folder.with_name("bundle")
-    texts = list(clear_cut(checkpoint, sentences(160)))
+    texts = list(clear_cut(checkpoint, sentences(96)))
     made, _proof = export_checkpoint(checkpoint_folder, folder, ExportOptions(texts=texts), lambda _stage: None)
     return made
+
+
+@pytest.fixture(scope="session")
+def logits_decoder(bundle: Bundle, tmp_path_factory: pytest.TempPathFactory) -> GraphDecoder:
+    """Over the graphs of `bundle`, with their logits shown."""
+    return decoder_with_logits(bundle.folder, bundle, tmp_path_factory.mktemp("logits"))
+
+
+@pytest.fixture(scope="session")
+def other_weights(checkpoint: Checkpoint, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the graphs of a model of the same shape that has other weights."""
+    folder = tmp_path_factory.mktemp("other")
+    write_graphs(folder, random_model(seed=2), checkpoint.config.decoding)
+    return folder

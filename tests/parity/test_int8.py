@@ -20,7 +20,9 @@ from dragoman.export.proof import check_loss, translate_sample
 from dragoman.export.verify import GraphDecoder, VerificationError, check_product, decode_alone, verify_bundle
 from dragoman.model.checkpoint import Checkpoint, own_weights
 from dragoman.model.greedy import pad
-from tests.tiny import TINY, clear_cut, random_model, sentences, tiny_rules
+from dragoman.model.transformer import Transformer
+from tests.parity.exports import decoder_with_logits
+from tests.tiny import LARGE, TINY, clear_cut, random_model, sentences, tiny_rules
 
 
 @pytest.fixture(scope="module")
@@ -85,15 +87,22 @@ def test_what_was_tied_stays_tied() -> None:
     )
 
 
-@pytest.mark.parametrize("vocabulary", [340, 20_000])
-def test_the_graphs_hold_each_8_bit_weight_once(vocabulary: int, tmp_path: Path) -> None:
-    config = dataclasses.replace(TINY, source_vocabulary=vocabulary, target_vocabulary=vocabulary)
-    model = quantize(random_model(config))
-    write_graphs(tmp_path, model, tiny_rules(config))
+def test_the_graphs_hold_each_8_bit_weight_once(int8_bundle: Bundle, checkpoint: Checkpoint) -> None:
+    check_size(int8_bundle.path(WEIGHTS_FILE), quantize(checkpoint.model))
+
+
+def test_the_graphs_hold_the_8_bit_weights_of_a_large_vocabulary_once(tmp_path: Path) -> None:
+    model = quantize(random_model(LARGE))
+    write_graphs(tmp_path, model, tiny_rules(LARGE))
+    check_size(tmp_path / WEIGHTS_FILE, model)
+
+
+def check_size(weights_file: Path, model: Transformer) -> None:
+    config = model.config
     weights = sum(tensor.numel() * tensor.element_size() for tensor in own_weights(model).values())
-    suppressed, positions = 4 * vocabulary, 4 * config.max_positions * config.d_model
+    suppressed, positions = 4 * config.target_vocabulary, 4 * config.max_positions * config.d_model
     aligned = 64 * 100
-    assert (tmp_path / WEIGHTS_FILE).stat().st_size <= weights + suppressed + positions + aligned
+    assert weights_file.stat().st_size <= weights + suppressed + positions + aligned
 
 
 def test_the_graphs_hold_standard_operators_only(int8_bundle: Bundle) -> None:
@@ -140,10 +149,9 @@ def test_the_report_says_what_the_precision_costs(int8_bundle: Bundle) -> None:
 
 
 def test_a_loss_beyond_the_bounds_is_refused_unless_forced(
-    checkpoint: Checkpoint, bundle: Bundle, tmp_path: Path
+    checkpoint: Checkpoint, bundle: Bundle, other_weights: Path, tmp_path: Path
 ) -> None:
-    write_graphs(tmp_path, random_model(seed=2), checkpoint.config.decoding, logits=True)
-    decoder = GraphDecoder(Bundle(tmp_path, bundle.manifest), threads=1, logits=True)
+    decoder = decoder_with_logits(other_weights, bundle, tmp_path)
     float32 = translate_sample(checkpoint, list(clear_cut(checkpoint, sentences(20))))
     with pytest.raises(VerificationError, match="loss of precision: .* choose as float32"):
         check_loss(decoder, float32, LOSSES["int8"], accept=False)
@@ -153,11 +161,9 @@ def test_a_loss_beyond_the_bounds_is_refused_unless_forced(
     assert "drops by" in check.detail
 
 
-def test_float32_loses_nothing_against_itself(checkpoint: Checkpoint, bundle: Bundle, tmp_path: Path) -> None:
-    write_graphs(tmp_path, checkpoint.model, checkpoint.config.decoding, logits=True)
-    decoder = GraphDecoder(Bundle(tmp_path, bundle.manifest), threads=1, logits=True)
+def test_float32_loses_nothing_against_itself(checkpoint: Checkpoint, logits_decoder: GraphDecoder) -> None:
     float32 = translate_sample(checkpoint, list(clear_cut(checkpoint, sentences(20))))
-    _check, figures = check_loss(decoder, float32, LOSSES["int8"], accept=False)
+    _check, figures = check_loss(logits_decoder, float32, LOSSES["int8"], accept=False)
     assert figures["agreement"] == 1.0
     assert abs(figures["log_prob_drop"]) < 1e-5
 

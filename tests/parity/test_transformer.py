@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from dragoman.export.modules import DistanceBias
 from dragoman.model.config import Activation, NormOrder, PositionKind, TransformerConfig
 from dragoman.model.transformer import MultiHeadAttention, RelativeBias, Transformer, lengths_to_visible, sinusoid_table
 from tests.tiny import GATED, PAPER, TINY, random_model
@@ -212,6 +213,16 @@ def test_relative_bias_is_added_by_distance_and_the_same_beyond_the_farthest() -
     assert torch.equal(found[0, :, 12, 9], table[20 - 3])
     assert torch.equal(found[0, :, 9, 12], table[20 + 3])
     assert torch.equal(found[0, :, 0, 29], table[40])
+
+
+def test_a_cached_step_has_the_bias_of_each_row_s_own_position() -> None:
+    bias = RelativeBias(GATED, both_sides=False)
+    with torch.no_grad():
+        whole = bias(30)[0]
+        found = DistanceBias(bias).at(torch.tensor([3, 0, 27]), 30)
+    assert found.shape == (3, GATED.heads, 1, 30)
+    for row, position in enumerate((3, 0, 27)):
+        assert torch.equal(found[row, :, 0], whole[:, position])
 
 
 # --- what is seen and what is not

@@ -88,3 +88,12 @@ def test_every_command_of_another_part_loads(project: dict[str, Any]) -> None:
     assert set(commands.names) == set(project["entry-points"]["dragoman.commands"])
     for command in commands:
         assert isinstance(command.load(), click.Command)
+
+
+@pytest.mark.parametrize("variant", ["cpu", "gpu"])
+def test_the_image_is_made_of_releases_that_the_project_takes(project: dict[str, Any], variant: str) -> None:
+    lines = (ROOT / "deploy" / "image" / "constraints.txt").read_text().splitlines()
+    pins = dict(line.split("==") for line in lines if not line.startswith("#"))
+    wanted = map(Requirement, project["dependencies"] + project["optional-dependencies"][variant])
+    unfit = [str(want) for want in wanted if want.name not in pins or pins[want.name] not in want.specifier]
+    assert unfit == []

@@ -32,17 +32,17 @@ def test_generation_config_says_how_to_decode(tmp_path: Path) -> None:
         "suppress_tokens": [8],
         "transformers_version": "4.30.0",
     }
-    assert rules(tmp_path, said) == Rules(4, (2, 9), 0, 6, 2, (5, 7, 8), 40, None)
+    assert rules(tmp_path, said) == Rules((2, 9), 0, 6, 2, (5, 7, 8), 40, None)
 
 
 def test_config_json_says_it_where_there_is_no_such_file(tmp_path: Path) -> None:
     said = CONFIG | {"forced_eos_token_id": 2, "max_length": 30, "bad_words_ids": [[1]], "d_model": 32}
-    assert rules(tmp_path, None, said) == Rules(3, (2,), 1, None, 2, (1,), 30, None)
+    assert rules(tmp_path, None, said) == Rules((2,), 1, None, 2, (1,), 30, None)
 
 
 def test_config_json_is_not_asked_for_rules_where_there_is_a_generation_config(tmp_path: Path) -> None:
     config = CONFIG | {"forced_eos_token_id": 2, "no_repeat_ngram_size": 3}
-    assert rules(tmp_path, {}, config) == Rules(3, (2,), 1, None, None, (), None, None)
+    assert rules(tmp_path, {}, config) == Rules((2,), 1, None, None, (), None, None)
 
 
 @pytest.mark.parametrize(

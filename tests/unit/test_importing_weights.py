@@ -1,7 +1,9 @@
 """Where weights are found, and that each is accounted for."""
 
+import argparse
 import json
 import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,10 +13,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from dragoman.model.checkpoint import Checkpoint, own_weights
-from dragoman.model.importing.bart_like import FAMILIES
-from dragoman.model.importing.folder import ModelFolder
+from dragoman.model.importing import family_of, load_any
 from dragoman.model.importing.weights import read_folder
-from tests.hugging_face import BART_LIKE, VOCABULARY, BareTokenizer, make_model, save
+from dragoman.model.transformer import sinusoid_table
+from tests.hugging_face import BART_LIKE, make
 
 FILE = "model.safetensors"
 Weights = dict[str, Tensor]
@@ -22,16 +24,22 @@ Weights = dict[str, Tensor]
 
 @pytest.fixture(scope="module")
 def marian(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save(make_model(BART_LIKE["marian"]), tmp_path_factory.mktemp("marian") / "tiny")
+    return written("marian", tmp_path_factory.mktemp("marian") / "tiny")
 
 
 @pytest.fixture(scope="module")
 def untied(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save(make_model(BART_LIKE["marian, untied"]), tmp_path_factory.mktemp("untied") / "tiny")
+    return written("marian, untied", tmp_path_factory.mktemp("untied") / "tiny")
+
+
+def written(variant: str, folder: Path) -> Path:
+    make(BART_LIKE[variant], folder)
+    return folder
 
 
 def read(folder: Path) -> Checkpoint:
-    return FAMILIES[0].read(ModelFolder.open(folder), BareTokenizer(VOCABULARY, VOCABULARY, (VOCABULARY - 1,)), ())
+    with tempfile.TemporaryDirectory() as scratch:
+        return load_any(folder, family_of(folder), Path(scratch) / "tokenizer")
 
 
 def changed(folder: Path, to: Path, change: Callable[[Weights], object]) -> Path:
@@ -103,9 +111,24 @@ def test_code_in_a_pickle_is_not_run(marian: Path, tmp_path: Path) -> None:
     shutil.copytree(marian, tmp_path / "trap")
     (tmp_path / "trap" / FILE).unlink()
     torch.save({"model.shared.weight": Trap()}, tmp_path / "trap" / "pytorch_model.bin")
-    with pytest.raises(ValueError, match=r"pytorch_model.bin: not a whole file of tensors"):
+    with pytest.raises(ValueError, match=r"pytorch_model.bin: not a file of tensors .*: it asks for getattr, which"):
         read_folder(tmp_path / "trap")
     assert not (tmp_path / "sprung").exists()
+
+
+def test_what_fairseq_and_opennmt_wrap_their_tensors_in_is_refused(tmp_path: Path) -> None:
+    torch.save({"args": argparse.Namespace(arch="transformer"), "model": {}}, tmp_path / "pytorch_model.bin")
+    with pytest.raises(ValueError, match=r"it asks for argparse\.Namespace, which would be code to run"):
+        read_folder(tmp_path)
+
+
+def test_half_a_file_is_called_damaged(marian: Path, tmp_path: Path) -> None:
+    shutil.copytree(marian, tmp_path / "cut")
+    pickled(tmp_path / "cut")
+    path = tmp_path / "cut" / "pytorch_model.bin"
+    path.write_bytes(path.read_bytes()[:5000])
+    with pytest.raises(ValueError, match=r"pytorch_model.bin: not a file of tensors that can be read: it is damaged"):
+        read_folder(tmp_path / "cut")
 
 
 def test_a_missing_shard_is_named(marian: Path, tmp_path: Path) -> None:
@@ -182,28 +205,27 @@ def test_a_tensor_at_fault_is_named(
 
 
 def test_a_table_of_positions_is_accepted_where_it_is_the_one_we_compute(marian: Path, tmp_path: Path) -> None:
-    table = make_model(BART_LIKE["marian"]).model.encoder.embed_positions.weight.data
+    table = sinusoid_table(64, 32, "sinusoid_halves")
     name = "model.encoder.embed_positions.weight"
-    assert same(changed(marian, tmp_path / "old", lambda weights: weights.update({name: table.clone()})), marian)
+    assert same(changed(marian, tmp_path / "old", lambda weights: weights.update({name: table})), marian)
 
 
 def test_a_model_without_its_head_is_read_as_one_with_a_tied_head(tmp_path: Path) -> None:
-    whole = make_model(BART_LIKE["bart"])
-    whole.final_logits_bias.zero_()
-    save(whole, tmp_path / "whole")
+    whole = make(BART_LIKE["bart"], tmp_path / "whole")
+    shutil.copytree(tmp_path / "whole", tmp_path / "bare")
     whole.model.save_pretrained(tmp_path / "bare")
-    tokenizer = BareTokenizer(VOCABULARY, VOCABULARY, (2,))
-    (bart,) = [family for family in FAMILIES if family.name == "bart"]
-    found, right = (
-        own_weights(bart.read(ModelFolder.open(tmp_path / name), tokenizer, ()).model) for name in ("bare", "whole")
-    )
-    assert all(torch.equal(found[name], tensor) for name, tensor in right.items())
+    found, right = (own_weights(read(tmp_path / name).model) for name in ("bare", "whole"))
+    assert right.keys() - found.keys() == {"projection.bias"}
+    assert all(torch.equal(tensor, right[name]) for name, tensor in found.items())
 
 
-def test_a_tokenizer_with_more_ids_than_the_embedding_has_rows_is_refused(marian: Path) -> None:
-    tokenizer = BareTokenizer(VOCABULARY + 1, VOCABULARY, (VOCABULARY - 1,))
-    with pytest.raises(ValueError, match="the tokenizer has 121 source ids, the source embedding 120 rows"):
-        FAMILIES[0].read(ModelFolder.open(marian), tokenizer, ())
+def test_a_tokenizer_with_more_ids_than_the_embedding_has_rows_is_refused(marian: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "other"
+    shutil.copytree(marian, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"vocab_size": 99}))
+    with pytest.raises(ValueError, match="the tokenizer has 100 source ids, the source embedding 99 rows"):
+        read(folder)
 
 
 @pytest.mark.parametrize(

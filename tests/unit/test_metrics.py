@@ -205,7 +205,7 @@ def test_gauges_are_read_from_the_engine(registry: CollectorRegistry, model: Mod
 
 def test_what_is_full_is_known_from_its_limit(registry: CollectorRegistry, model: ModelMetrics) -> None:
     limits = Limits(rows=3, tokens=100, encode_tokens=100, queue_sequences=5, queue_tokens=70)
-    model.watch(Engine([FakeRunner(), FakeRunner()], limits, START, (END,), model))
+    model.watch(Engine([FakeRunner(), FakeRunner()], limits, (END,), model))
     assert value(registry, "dragoman_cache_slots") == 6
     assert value(registry, "dragoman_queue_sequences_limit") == 5
     assert value(registry, "dragoman_queue_tokens_limit") == 70

@@ -1,45 +1,76 @@
-"""Imported models against transformers, tensor for tensor."""
+"""Imported models against transformers: logits, and what greedy decoding chooses."""
 
+import copy
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from dragoman.model.checkpoint import Checkpoint
-from dragoman.model.importing import FAMILIES, family_of
-from dragoman.model.importing.folder import ModelFolder
-from tests.hugging_face import BART_LIKE, POSITIONS, BareTokenizer, make_model, save
+from dragoman.model.greedy import greedy
+from dragoman.model.importing import family_of, load_any
+from tests.hugging_face import BART_LIKE, POSITIONS, generate, make, prompted
+from tests.tiny import sentences
 
 WIDTHS = (1, 7, 19, POSITIONS)
+TEXTS = 16
 
 
-def read(folder: Path) -> Checkpoint:
-    found = ModelFolder.open(folder)
-    (family,) = [each for each in FAMILIES if each.name == family_of(folder)]
-    source = found.config["vocab_size"]
-    target = source
-    if not found.config.get("share_encoder_decoder_embeddings", True):
-        target = found.config["decoder_vocab_size"]
-    start = found.config["decoder_start_token_id"]
-    return family.read(found, BareTokenizer(source, target, (start,)), ())
+@pytest.fixture(scope="module", params=BART_LIKE)
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Checkpoint]:
+    """transformers' model, and ours."""
+    variant = BART_LIKE[request.param]
+    folder = tmp_path_factory.mktemp("family") / "checkpoint"
+    model = make(variant, folder)
+    assert family_of(folder) == variant.family
+    return model, load_any(folder, variant.family, folder.with_name("tokenizer"))
 
 
-@pytest.mark.parametrize("name", BART_LIKE)
-def test_logits_are_those_of_transformers(name: str, tmp_path: Path) -> None:
-    model = make_model(BART_LIKE[name])
-    checkpoint = read(save(model, tmp_path / "tiny"))
-    size, rules = checkpoint.config.architecture, checkpoint.config.decoding
-    assert checkpoint.config.family == BART_LIKE[name].family
+def test_logits_are_those_of_transformers(pair: tuple[Any, Checkpoint]) -> None:
+    """In float64, where nothing hides behind rounding."""
+    model, ours = copy.deepcopy(pair[0]).double(), copy.deepcopy(pair[1].model).double()
+    size, rules = pair[1].config.architecture, pair[1].config.decoding
     generator = torch.Generator().manual_seed(1)
     for width in WIDTHS:
         lengths = torch.tensor([width, max(1, width // 2), 1])
         visible = torch.arange(width) < lengths[:, None]
-        # transformers counts M2M100's positions by the tokens that are no padding, so none stands within a text.
-        source = torch.randint(3, size.source_vocabulary - 1, visible.shape, generator=generator)
+        # No padding within a text: transformers leaves it out where it counts M2M100's positions.
+        source = torch.randint(4, size.source_vocabulary - 1, visible.shape, generator=generator)
         source[~visible] = rules.pad_id
-        target = torch.randint(3, size.target_vocabulary - 1, (3, min(40, POSITIONS)), generator=generator)
+        target = torch.randint(4, size.target_vocabulary - 1, (3, 40), generator=generator)
         with torch.no_grad():
             right = model(input_ids=source, attention_mask=visible.long(), decoder_input_ids=target).logits
-            found = checkpoint.model(source, lengths, target)
-        assert right.std() > 1
-        assert (found - right).abs().max() < 1e-4, width
+            found = ours(source, lengths, target)
+        assert right.std() > 0.5
+        assert (found - right).abs().max() < 1e-9, width
+
+
+def test_greedy_tokens_are_those_of_generate(pair: tuple[Any, Checkpoint]) -> None:
+    model, checkpoint = pair
+    sources, prompts = prompted(checkpoint, sentences(TEXTS))
+    most = checkpoint.config.decoding.max_output_tokens
+    found = greedy(checkpoint.model, checkpoint.config.decoding, sources, [most] * len(sources), prompts)
+    for source, prompt, output in zip(sources, prompts, found, strict=True):
+        right = generate(model, source, prompt, most)
+        sure = next((step for step, margin in enumerate(output.margins) if margin < 1e-3), len(output.tokens))
+        assert output.tokens[:sure] == right[:sure]
+        assert sure < len(output.tokens) or output.tokens == right
+    assert sum(len(set(output.tokens)) for output in found) >= 8 * len(found)
+
+
+@pytest.mark.parametrize("name", ["marian", "bart", "nllb"])
+def test_rules_of_the_files_are_kept(name: str, tmp_path: Path) -> None:
+    said = {"suppress_tokens": [8, 9, 10], "forced_eos_token_id": 0 if name == "marian" else 2, "max_length": 14}
+    said["forced_bos_token_id"] = 102 if name == "nllb" else 7  # of nllb, the one target that is left
+    model = make(BART_LIKE[name], tmp_path / name, said)
+    checkpoint = load_any(tmp_path / name, BART_LIKE[name].family, tmp_path / "tokenizer")
+    sources, prompts = prompted(checkpoint, sentences(12))
+    assert {prompt[1] for prompt in prompts} == {said["forced_bos_token_id"]}
+    most = checkpoint.config.decoding.max_output_tokens
+    found = greedy(checkpoint.model, checkpoint.config.decoding, sources, [most] * len(sources), prompts)
+    for source, output in zip(sources, found, strict=True):
+        made = model.generate(input_ids=torch.tensor([source]), num_beams=1, do_sample=False)[0].tolist()
+        sure = next((step for step, margin in enumerate(output.margins) if margin < 1e-3), len(output.tokens))
+        assert output.tokens[:sure] == tuple(made[2:])[:sure]
+    assert any(output.finish == "length" for output in found)

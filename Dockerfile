@@ -1,0 +1,64 @@
+# The server with the shipped model (`make image`), the same for a GPU (`make image-gpu`), and the exporter.
+#
+#   docker run --rm --read-only --stop-timeout 30 -p 127.0.0.1:50051:50051 dragoman:cpu
+#   docker run --rm --read-only -p 127.0.0.1:50051:50051 -v /my/bundle:/bundle:ro dragoman:cpu
+#
+# Builds with the classic builder as well as with BuildKit.
+
+ARG BASE_IMAGE=python:3.11-slim-bookworm
+
+# What serves, installed into one folder.
+FROM ${BASE_IMAGE} AS build
+# cpu or gpu. The wheels of the two share a folder: never install both.
+ARG VARIANT=cpu
+WORKDIR /source
+COPY pyproject.toml setup.py MANIFEST.in README.md LICENSE deploy/image/constraints.txt ./
+COPY protos/ protos/
+COPY model/ model/
+COPY export/ export/
+COPY service/ service/
+RUN python -m venv --without-pip /opt/dragoman \
+    && pip --python /opt/dragoman/bin/python install --quiet --no-cache-dir --constraint constraints.txt ".[${VARIANT}]"
+
+FROM ${BASE_IMAGE} AS runtime
+ARG VARIANT=cpu
+COPY --from=build /opt/dragoman/ /opt/dragoman/
+# NVIDIA's wheels put their libraries where the loader does not look. The driver's own comes from the host at run time.
+RUN if [ "${VARIANT}" = gpu ]; then \
+        find /opt/dragoman -type d -path '*/nvidia/*/lib' > /etc/ld.so.conf.d/nvidia.conf \
+        && ldconfig \
+        && ldd /opt/dragoman/lib/python3.11/site-packages/onnxruntime/capi/libonnxruntime_providers_cuda.so > /tmp/ldd \
+        && cat /tmp/ldd \
+        && sed -i '/libcuda\.so\.1 /d' /tmp/ldd \
+        && if grep 'not found' /tmp/ldd; then exit 1; fi \
+        && rm /tmp/ldd; \
+    fi
+COPY model/pretrained/en-fr-int8/ /bundle/
+# ONNX Runtime would report to its makers.
+ENV PATH=/opt/dragoman/bin:${PATH} \
+    ORT_DISABLE_TELEMETRY=1 \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1 \
+    DRAGOMAN_HOST=0.0.0.0 \
+    DRAGOMAN_METRICS_PORT=9464
+USER 65532:65532
+EXPOSE 50051 9464
+HEALTHCHECK --interval=10s --timeout=5s --start-period=60s CMD ["python", "-m", "dragoman.service.probe"]
+ENTRYPOINT ["dragoman"]
+CMD ["serve", "/bundle"]
+
+# All the rest of dragoman, PyTorch too, on what serves:
+#   docker build --target export -t dragoman:export --build-arg TORCH_INDEX=URL .
+#   docker run --rm -v "$PWD:/work" -u "$(id -u)" dragoman:export export CHECKPOINT BUNDLE
+FROM build AS export
+# One more package index to find torch on; empty: pip's own index, a CUDA build of several gigabytes.
+ARG TORCH_INDEX=
+RUN pip --python /opt/dragoman/bin/python install --quiet --no-cache-dir ${TORCH_INDEX:+--extra-index-url "${TORCH_INDEX}"} \
+        --constraint constraints.txt ".[cpu,export,train]"
+ENV PATH=/opt/dragoman/bin:${PATH}
+WORKDIR /work
+USER 65532:65532
+ENTRYPOINT ["dragoman"]
+
+# What a build without --target makes.
+FROM runtime

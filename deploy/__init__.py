@@ -1,0 +1,1 @@
+"""How Dragoman is deployed, and the programs that try it."""
