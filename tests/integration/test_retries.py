@@ -49,14 +49,18 @@ async def test_restarts_under_load_fail_no_call() -> None:
 
 
 async def test_of_two_servers_one_goes_down_with_its_calls_and_the_other_answers_them() -> None:
-    lost = FakeRunner()
-    lost.gate.clear()
+    lost, stays = FakeRunner(), FakeRunner()
     first, second = Server(loopback(), manifest()), Server(loopback(), manifest())
-    for server, runner in ((first, lost), (second, FakeRunner())):
+    for server, runner in ((first, lost), (second, stays)):
         await server.open()
         await server.add(loaded(runner, manifest()))
     address = f"ipv4:127.0.0.1:{first.port},127.0.0.1:{second.port}"
     async with AsyncClient(address, timeout_seconds=PATIENCE_SECONDS) as client:
+        # Until the client has found both.
+        while not (lost.batches and stays.batches):
+            await client.translate(["kite"])
+        lost.gate.clear()
+        lost.stepping.clear()
         calls = [asyncio.create_task(client.translate([f"kite {number}"])) for number in range(10)]
         await eventually(lost.stepping.is_set)
         asyncio.get_running_loop().call_later(0.5, lost.gate.set)
