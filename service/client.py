@@ -108,13 +108,15 @@ class Client:
         without `tls` whoever is on the way can read it. A call that no server took, or a full one, or one that went
         down with it, is made again as `retries` says; None makes each call once. An `address` of several servers, such
         as `ipv4:10.0.0.1:50051,10.0.0.2:50051` or a name that stands for them, is called in turn.
+
+        Raises ValueError if `token` cannot be one, and OSError if a file of `tls` cannot be read.
         """
+        self._metadata = _metadata(token)
         if tls is None:
             self._channel = grpc.insecure_channel(address, options=_channel_options(address))
         else:
             options = _channel_options(address, tls)
             self._channel = grpc.secure_channel(address, tls.credentials(), options=options)
-        self._metadata = _metadata(token)
         self._retries = retries
         self._budget = Budget(retries.overload_budget if retries else 0)
         self._closed = False
@@ -214,12 +216,12 @@ class AsyncClient:
         retries: Retries | None = DEFAULT_RETRIES,
     ) -> None:
         """See Client."""
+        self._metadata = _metadata(token)
         if tls is None:
             self._channel = grpc.aio.insecure_channel(address, options=_channel_options(address))
         else:
             options = _channel_options(address, tls)
             self._channel = grpc.aio.secure_channel(address, tls.credentials(), options=options)
-        self._metadata = _metadata(token)
         self._retries = retries
         self._budget = Budget(retries.overload_budget if retries else 0)
         self._closed = False
@@ -352,6 +354,9 @@ def _seconds(asked: float | None, usual: float) -> float:
 
 
 def _metadata(token: str) -> tuple[tuple[str, str], ...]:
+    if not (token.isascii() and token.isprintable()) or " " in token:
+        # gRPC's own error would repeat it.
+        raise ValueError("token must be of printable ASCII without spaces")
     return ((AUTHORIZATION, f"Bearer {token}"),) if token else ()
 
 

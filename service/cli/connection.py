@@ -110,6 +110,8 @@ def connected(address: str, timeout_seconds: float) -> Iterator[Client]:
         client = Client(address, timeout_seconds=timeout_seconds, tls=tls, token=token, retries=RETRIES)
     except OSError as error:
         raise click.ClickException(f"{error.filename}: {error.strerror}") from error
+    except ValueError as error:
+        raise click.ClickException(str(error)) from error
     with client, reported(address):
         yield client
 

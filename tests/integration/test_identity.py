@@ -10,12 +10,14 @@ from typing import Any
 
 import grpc
 import pytest
+from click.testing import CliRunner, Result
 from google.rpc import error_details_pb2, status_pb2
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from prometheus_client import generate_latest
 
-from dragoman.service.client import AsyncClient, OverloadedError, Tls, UnauthenticatedError, UnavailableError
+from dragoman.service.cli import main
+from dragoman.service.client import AsyncClient, Client, OverloadedError, Tls, UnauthenticatedError, UnavailableError
 from dragoman.service.loading import StartupError
 from dragoman.service.server import Server
 from dragoman.service.settings import ServerSettings
@@ -221,6 +223,35 @@ async def test_calls_beyond_the_number_of_their_token_are_refused(closed: Server
         runner.gate.set()
         assert (await first).texts == ("kite",)
         assert await translates(running, token=TOKEN)
+
+
+@pytest.mark.parametrize("token", ["two words", "a\nb", "s\u00e9cret"])
+def test_what_cannot_be_a_token_is_told_without_it(token: str) -> None:
+    with pytest.raises(ValueError, match="^token must be of printable ASCII without spaces$"):
+        Client(token=token)
+
+
+async def test_the_command_line_takes_certificates_and_token(
+    tmp_path: Path, tls_settings: ServerSettings, authority: Pair, tokens_file: Path
+) -> None:
+    settings = dataclasses.replace(tls_settings, tls_client_ca=str(authority.certificate), tokens_file=str(tokens_file))
+    caller = make_pair(tmp_path, "caller", authority)
+    options = ["--ca", authority.certificate, "--client-certificate", caller.certificate, "--client-key", caller.key]
+    async with serving(settings=settings) as running:
+
+        def dragoman(*arguments: object, env: dict[str, str] | None = None) -> Result:
+            whole = ["translate", "kite", "--address", running.address, *map(str, arguments)]
+            return CliRunner().invoke(main, whole, prog_name="dragoman", env=env)
+
+        answered = await asyncio.to_thread(dragoman, *options, env={"DRAGOMAN_TOKEN": TOKEN})
+        own_token = tmp_path / "own-token"
+        write(own_token, f"{TOKEN}\n")
+        answered_too = await asyncio.to_thread(dragoman, *options, "--token-file", own_token)
+        refused = await asyncio.to_thread(dragoman, *options)
+        half = await asyncio.to_thread(dragoman, *options[:4])
+    assert (answered.stdout, answered_too.stdout) == ("kite\n", "kite\n")
+    assert refused.stderr == "Error: a bearer token is needed\n"
+    assert half.stderr.startswith("Error: --client-certificate and --client-key go together")
 
 
 async def test_nothing_of_the_caller_is_in_logs_metrics_or_errors(
