@@ -1,9 +1,9 @@
 """From asyncio to the engine's thread and back: the sequences of one call, awaited together."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from collections.abc import Sequence as Row
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -61,8 +61,7 @@ class Flights:
         if not orders:
             return []
         flight = _Flight(orders, deadline, landed)
-        with _refusals():
-            self._engine.submit(flight.sequences)
+        _submit(self._engine, flight.sequences)
         self._flights.add(flight)
         try:
             await flight.ended
@@ -75,11 +74,6 @@ class Flights:
         finally:
             self._flights.discard(flight)
         return flight.sequences
-
-    def check_deadline(self, deadline: float | None, decodes: bool) -> None:
-        """Raise HopelessError if a call with that deadline would be late whatever it asks; see `fly`."""
-        with _refusals():
-            self._engine.check_deadline(deadline, decodes)
 
     def give_up(self, reason: str) -> None:
         """Make every call that waits for the engine fail with GivenUpError, whatever the engine does."""
@@ -122,11 +116,9 @@ class _Flight:
             self.ended.set_result(None)
 
 
-@contextmanager
-def _refusals() -> Iterator[None]:
-    """The engine's refusals as those of a call."""
+def _submit(engine: Engine, sequences: Row[Sequence]) -> None:
     try:
-        yield
+        engine.submit(sequences)
     except QueueFullError as error:
         raise OverloadedError(str(error)) from error
     except TooSlowError as error:

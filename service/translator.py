@@ -103,7 +103,7 @@ class Translator:
         pair = Pair(self._source_language(source_language), self._target_language(target_language))
         if max_output_tokens < 0:
             raise InvalidRequestError("max_output_tokens", f"must be at least 0, is {max_output_tokens}")
-        sources, tokenize_seconds = await self._read(texts, truncate, pair, False, deadline, decodes=True)
+        sources, tokenize_seconds = await self._read(texts, truncate, pair, False, deadline)
         rules, prompt = self._manifest.decoding, self._tokenizer.prompt(pair.target)
         orders = [
             Order(index, source.ids, prompt, rules.output_limit(len(source.ids), max_output_tokens or None), scores)
@@ -145,8 +145,7 @@ class Translator:
         normalize = usual.normalize if normalize is None else normalize
         deadline = self._deadline(seconds_left)
         pair = Pair(self._source_language(source_language))
-        offsets = pooling is Pooling.NONE
-        sources, tokenize_seconds = await self._read(texts, truncate, pair, offsets, deadline, decodes=False)
+        sources, tokenize_seconds = await self._read(texts, truncate, pair, pooling is Pooling.NONE, deadline)
         self._check_answer(sources, pooling)
         vectors: list[NDArray[np.float32]] = [np.empty(0, np.float32)] * len(sources)
 
@@ -188,12 +187,10 @@ class Translator:
         return deadline is not None and self._engine.clock() >= deadline
 
     async def _read(
-        self, texts: Row[str], truncate: bool, pair: Pair, offsets: bool, deadline: float | None, decodes: bool
+        self, texts: Row[str], truncate: bool, pair: Pair, offsets: bool, deadline: float | None
     ) -> tuple[list[Source], float]:
         """The sources of a call that is still worth the work, and the seconds that reading took."""
         self._reader.check(texts, truncate)
-        # Before the work of reading: at load most calls are refused.
-        self._flights.check_deadline(deadline, decodes)
         started = time.monotonic()
 
         def read(given_up: Callable[[], bool]) -> list[Source]:

@@ -68,11 +68,6 @@ class Engine:
             self._hall.queue.submit(sequences, self.clock())
             self._hall.changed.notify_all()
 
-    def check_deadline(self, deadline: float | None, decodes: bool) -> None:
-        """Raise TooSlowError if a request with that deadline would be late, whatever it holds; any thread."""
-        with self._hall.changed:
-            self._hall.queue.check_deadline(deadline, 0, decodes, self.clock())
-
     def load(self) -> Load:
         """What there is to do now; any thread may call it."""
         with self._hall.changed:

@@ -6,7 +6,7 @@ MEMORY_SECONDS = 3.0
 """How soon a change of the engine's pace is believed: what is so old counts for a third."""
 
 WEIGHT = 0.05
-"""Of the latest sequence in the usual time that rows take, and in what they differ from it."""
+"""Of the latest sequence in what rows usually take, and in what they differ from it."""
 
 DEVIATIONS = 2
 """Allowed for: where all who wait are at the edge of their deadlines, a mean would be late for half of them."""
@@ -26,7 +26,7 @@ class Pace:
         self._since: float | None = None
         """When sequences were last admitted and others left waiting; None if none were left."""
         self._run: float | None = None
-        """What a row takes from its admission to its end."""
+        """Seconds from a row's admission to its end, for each token of its source."""
         self._deviation = 0.0
         """By how much most differ from that."""
 
@@ -39,20 +39,21 @@ class Pace:
             self._seconds = self._seconds * faded + seconds
         self._since = now if backlog else None
 
-    def decoded(self, seconds: float) -> None:
+    def decoded(self, source_tokens: int, seconds: float) -> None:
         """A row ended well, `seconds` after its admission."""
+        run = seconds / source_tokens
         # As TCP knows how long to wait for an answer (RFC 6298).
         if self._run is None:
-            self._run = seconds
-        self._deviation += WEIGHT * (abs(seconds - self._run) - self._deviation)
-        self._run += WEIGHT * (seconds - self._run)
+            self._run = run
+        self._deviation += WEIGHT * (abs(run - self._run) - self._deviation)
+        self._run += WEIGHT * (run - self._run)
 
-    def forecast(self, tokens_before: int, decodes: bool) -> float | None:
+    def forecast(self, tokens_before: int, source_tokens: int) -> float | None:
         """Seconds until the answer to a sequence with so many tokens before it, and hardly ever more.
 
-        `decodes` if it does not ask for its states alone. None before the queue has ever had a backlog.
+        It has `source_tokens` itself; 0 where it is not decoded. None before the queue has ever had a backlog.
         """
         if not self._tokens or not self._seconds:
             return None
-        run = (self._run or 0.0) + DEVIATIONS * self._deviation if decodes else 0.0
-        return CAUTION * tokens_before * self._seconds / self._tokens + run
+        run = (self._run or 0.0) + DEVIATIONS * self._deviation
+        return CAUTION * tokens_before * self._seconds / self._tokens + source_tokens * run

@@ -47,8 +47,7 @@ class Queue:
         An empty queue takes any request: one that is larger than the queue could otherwise never be answered.
         """
         if self._waiting and sequences:
-            last, others = sequences[-1], sequences[:-1]
-            self.check_deadline(last.deadline, sum(each.cost for each in others), last.max_output > 0, now)
+            self._check_deadline(sequences, now)
             if len(self._waiting) + len(sequences) > self._most_sequences:
                 raise QueueFullError(len(self._waiting), self._most_sequences, "sequences")
             if self.tokens + sum(sequence.cost for sequence in sequences) > self._most_tokens:
@@ -57,12 +56,12 @@ class Queue:
             sequence.times = replace(sequence.times, submitted=now)
             self._add(sequence)
 
-    def check_deadline(self, deadline: float | None, tokens: int, decodes: bool, now: float) -> None:
-        """Raise TooSlowError if a sequence that joins now, with `tokens` of its own request before it, would be late.
-
-        `decodes` if it does not ask for its states alone. Where nobody waits, nobody is taken to be late.
-        """
-        forecast = self.pace.forecast(self.tokens + tokens, decodes) if self._waiting else None
+    def _check_deadline(self, sequences: Row[Sequence], now: float) -> None:
+        """Raise TooSlowError if the last of a request's sequences, or its longest, would be late."""
+        deadline = sequences[-1].deadline
+        before = self.tokens + sum(sequence.cost for sequence in sequences[:-1])
+        longest = max(len(sequence.source) if sequence.max_output else 0 for sequence in sequences)
+        forecast = self.pace.forecast(before, longest)
         if forecast is not None and deadline is not None and now + forecast > deadline:
             raise TooSlowError(now + forecast - deadline)
 

@@ -240,7 +240,7 @@ class Scheduler:
         elif repetition is not None and repetition.ends(tokens):
             sequence.end(Finish.REPETITION, now)
         if sequence.finish is not None:
-            self._queue.pace.decoded(now - sequence.times.admitted)
+            self._queue.pace.decoded(len(sequence.source), now - sequence.times.admitted)
 
     def _relieve(self, now: float) -> None:
         """Let the batch grow again where memory has not been refused for a while."""

@@ -15,7 +15,7 @@ def sequence(deadline: float | None = None, max_output: int = 5) -> Sequence:
 
 def wait(pace: Pace, tokens: int) -> float:
     """Without what is added for caution."""
-    seconds = pace.forecast(tokens, decodes=False)
+    seconds = pace.forecast(tokens, 0)
     assert seconds is not None
     return seconds / CAUTION
 
@@ -24,7 +24,7 @@ def test_without_a_backlog_nothing_is_foretold() -> None:
     pace = Pace()
     for now in range(10):
         pace.admitted(100, backlog=False, now=now)
-        assert pace.forecast(1000, decodes=True) is None
+        assert pace.forecast(1000, 10) is None
 
 
 def test_the_wait_is_what_lies_before_at_the_pace_of_the_backlog() -> None:
@@ -53,17 +53,17 @@ def test_a_pace_that_changes_is_believed_after_some_seconds() -> None:
     assert wait(pace, 1000) == pytest.approx(10, rel=0.1)
 
 
-def test_what_a_row_takes_is_its_usual_time_and_more_the_more_they_differ() -> None:
+def test_what_a_row_takes_is_what_its_length_usually_takes_and_more_the_more_they_differ() -> None:
     even, uneven = Pace(), Pace()
     for pace in (even, uneven):
         pace.admitted(1, backlog=True, now=0.0)
         pace.admitted(1, backlog=True, now=1.0)
     for _ in range(500):
-        even.decoded(2.0)
-        uneven.decoded(1.0)
-        uneven.decoded(3.0)
-    assert even.forecast(0, decodes=True) == pytest.approx(2.0)
-    assert uneven.forecast(0, decodes=True) == pytest.approx(2.0 + DEVIATIONS * 1.0, rel=0.05)
+        even.decoded(10, 20.0)
+        uneven.decoded(10, 10.0)
+        uneven.decoded(10, 30.0)
+    assert even.forecast(0, 3) == pytest.approx(3 * 2.0)
+    assert uneven.forecast(0, 3) == pytest.approx(3 * (2.0 + DEVIATIONS * 1.0), rel=0.05)
 
 
 class Busy:
