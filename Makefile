@@ -23,7 +23,7 @@ FLOAT32 := build/bundle/en-fr
 TEXTS := benchmarks/data/tatoeba.tsv
 PEERS := build/peers/.installed
 
-.PHONY: help install serve test check lint types views image image-gpu deploy-test deploy-lint bundle bench bench-served wheel wheel-test clean
+.PHONY: help install serve test check lint types views image image-gpu deploy-test deploy-lint bundle bench bench-served families wheel wheel-test clean
 
 help: ## List these targets.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 14
@@ -88,6 +88,9 @@ bench: $(PEERS) ## Measure beside CTranslate2, transformers and optimum-onnx: ab
 bench-served: $(PEERS) ## Measure over gRPC beside CTranslate2 offline: about 5 minutes on two quiet cores.
 	build/peers/bin/python -m benchmarks.served $(BUNDLE)
 	build/peers/bin/python -m benchmarks.results
+
+families: $(INSTALLED) ## Hold exports of tiny imported checkpoints against transformers: about 15 minutes on two quiet cores.
+	$(BIN)/python -m benchmarks.families
 
 # The peers bring a transformers that nothing else needs: they have an environment of their own.
 $(PEERS): pyproject.toml | $(INSTALLED)

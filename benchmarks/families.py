@@ -10,8 +10,9 @@ many steps choose as float32. The table goes to docs/checkpoints.md by hand.
 """
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,9 @@ from dragoman.export.precision import Precision
 from dragoman.export.verify import Decoded, GraphDecoder
 from dragoman.model.checkpoint import Checkpoint
 from dragoman.model.greedy import greedy, pad
-from dragoman.model.importing import load_any
-from tests.hugging_face import BART_LIKE, Variant, generate, make, prompted
+from dragoman.model.importing import family_of, load_any
+from tests.hugging_face import BART_LIKE, generate, make, prompted
+from tests.hugging_face_t5 import KINDS, make_t5
 from tests.tiny import sentences
 
 SIZES = ((1, 1), (1, 19), (3, 7), (8, 40))
@@ -36,6 +38,12 @@ SIZES = ((1, 1), (1, 19), (3, 7), (8, 40))
 STEPS = 40
 ROWS = 32
 MARGIN = 1e-3
+
+MAKERS: Mapping[str, Callable[[Path], Any]] = {
+    **{name: partial(make, variant) for name, variant in BART_LIKE.items()},
+    **{name if name == "mt5" else f"t5 {name}": partial(make_t5, name) for name in KINDS},
+}
+"""What writes a checkpoint of each kind into a folder, and gives transformers' model."""
 
 
 @dataclass(frozen=True)
@@ -58,10 +66,10 @@ class Row:
     """The part of the steps that int8 decides as float32 does."""
 
 
-def measure(name: str, variant: Variant, texts: Sequence[str], folder: Path) -> Row:
+def measure(name: str, texts: Sequence[str], folder: Path) -> Row:
     """Make a checkpoint, import it, export it twice, and compare."""
-    model = make(variant, folder / "checkpoint")
-    checkpoint = load_any(folder / "checkpoint", variant.family, folder / "tokenizer")
+    model = MAKERS[name](folder / "checkpoint")
+    checkpoint = load_any(folder / "checkpoint", family_of(folder / "checkpoint"), folder / "tokenizer")
     sources, prompts = prompted(checkpoint, texts)
     rules = checkpoint.config.decoding
     most = rules.max_output_tokens
@@ -164,16 +172,16 @@ def _sure(margins: Sequence[float], steps: int) -> int:
 
 
 @click.command()
-@click.option("--only", type=click.Choice(list(BART_LIKE)), multiple=True, help="Kinds to measure; all without it.")
+@click.option("--only", type=click.Choice(list(MAKERS)), multiple=True, help="Kinds to measure; all without it.")
 @click.option("--texts", type=click.IntRange(1), default=200, show_default=True, help="Texts for each.")
 def main(only: tuple[str, ...], texts: int) -> None:
     """Hold exports of imported checkpoints against transformers."""
     torch.set_num_threads(1)
     click.echo("| checkpoint | logits within | tokens equal | compared whole | words an output | alone | int8 agrees |")
     click.echo("|---|---:|---:|---:|---:|---:|---:|")
-    for name in only or BART_LIKE:
+    for name in only or MAKERS:
         with tempfile.TemporaryDirectory() as folder:
-            row = measure(name, BART_LIKE[name], sentences(texts), Path(folder))
+            row = measure(name, sentences(texts), Path(folder))
         click.echo(
             f"| {row.name} | {row.logits:.1e} | {row.equal} of {row.texts} | {row.whole} | {row.distinct:.1f} "
             f"| {row.alone} of {row.texts} | {row.int8:.1%} |"

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import onnxruntime
 import torch
 from transformers import MarianConfig, MarianMTModel, PegasusConfig, PegasusForConditionalGeneration
 
 from benchmarks.contenders import ROWS
+from dragoman.export.runtime import onnxruntime
 from dragoman.model.config import DecodingRules, TransformerConfig
 from dragoman.model.greedy import pad
 from dragoman.model.transformer import Transformer

@@ -1,4 +1,4 @@
-"""From a Hugging Face folder to the first answer: seconds and peak memory of each step.
+"""From a Hugging Face folder to the first answer: seconds, of the clock and of processors, and peak memory.
 
     python -m benchmarks.imports [--shape opus-mt|nllb-600m] [--keep FOLDER]
 
@@ -174,22 +174,31 @@ def _stack(config: dict[str, Any], stack: str, generator: torch.Generator) -> It
         yield from norm(f"model.{stack}.layer_norm")
 
 
-def run(command: list[str]) -> tuple[float, int]:
-    """Run a command; give its seconds and its peak memory in bytes. Raises RuntimeError where it fails."""
+@dataclass(frozen=True)
+class Cost:
+    """What a step took."""
+
+    seconds: float
+    processor_seconds: float
+    peak_bytes: int
+
+
+def run(command: list[str]) -> Cost:
+    """Run a command. Raises RuntimeError where it fails."""
     start = time.monotonic()
     process = subprocess.Popen([sys.executable, "-m", "dragoman.service.cli", *command], stderr=subprocess.DEVNULL)
     _pid, status, usage = os.wait4(process.pid, 0)
     if status:
         raise RuntimeError(f"dragoman {' '.join(command)}: ended with status {os.waitstatus_to_exitcode(status)}")
-    return time.monotonic() - start, usage.ru_maxrss * 1024
+    return Cost(time.monotonic() - start, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024)
 
 
-def first_answer(bundle: Path) -> tuple[float, int]:
-    """Seconds from the start of a server to its first translation, and the server's memory then."""
+def first_answer(bundle: Path) -> Cost:
+    """From the start of a server to its first translation, and the server's memory then."""
     start = time.monotonic()
     with server_process(bundle) as server, Client(server.address) as client:
         client.translate([TEXTS[0]], source="en", to="fr")
-        return time.monotonic() - start, server.resident_bytes()
+        return Cost(time.monotonic() - start, server.cpu_seconds(), server.resident_bytes())
 
 
 @contextmanager
@@ -209,14 +218,15 @@ def main(name: str, keep: Path | None) -> None:
         texts.write_text("\n".join(TEXTS) + "\n")
         bundle = str(folder / "bundle")
         click.echo(f"{name}: {size / 2**30:.2f} GiB of float32 weights, {len(TEXTS)} texts")
-        click.echo("| step | seconds | peak GiB | of the weights |")
-        click.echo("|---|---:|---:|---:|")
-        for step, (seconds, peak) in {
+        click.echo("| step | seconds | of a processor | peak GiB | of the weights |")
+        click.echo("|---|---:|---:|---:|---:|")
+        for step, cost in {
             "export": run(["export", "--texts", str(texts), str(folder / "checkpoint"), bundle]),
             "verify": run(["verify", bundle]),
             "serve, first answer": first_answer(Path(bundle)),
         }.items():
-            click.echo(f"| {step} | {seconds:.1f} | {peak / 2**30:.2f} | {peak / size:.2f} |")
+            memory = f"{cost.peak_bytes / 2**30:.2f} | {cost.peak_bytes / size:.2f}"
+            click.echo(f"| {step} | {cost.seconds:.1f} | {cost.processor_seconds:.1f} | {memory} |")
 
 
 if __name__ == "__main__":

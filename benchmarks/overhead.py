@@ -16,13 +16,13 @@ from pathlib import Path
 from unittest.mock import patch
 
 import click
-import onnxruntime
 
 from benchmarks.contenders import PRECISIONS, ROWS
 from benchmarks.engine import open_engine
 from benchmarks.models import MODELS, Measured, write_bundle
 from benchmarks.steps import random_sources
 from dragoman.export.precision import Precision
+from dragoman.export.runtime import onnxruntime
 
 MOST_OUTSIDE = 0.1
 """Of a turn at 32 rows of the OPUS shape."""

@@ -69,6 +69,7 @@ class Manifest:
     files: tuple[FileEntry, ...]
     """Every file but the manifest itself."""
     embedding: EmbeddingRules = EmbeddingRules()
+    """How a vector is made of a text unless a caller wants it otherwise."""
 
     @property
     def translates(self) -> bool:

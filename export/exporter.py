@@ -11,7 +11,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import onnxruntime
 from pydantic import TypeAdapter
 
 from dragoman.export.bundle import (
@@ -32,6 +31,7 @@ from dragoman.export.int8 import quantize
 from dragoman.export.onnx_files import dimensions_of, write_graphs, write_product
 from dragoman.export.precision import TOLERANCES, Precision
 from dragoman.export.proof import Proof, Sample, clear_cut, prove, translate_sample
+from dragoman.export.runtime import onnxruntime
 from dragoman.export.state_proof import encode_sample, prove_states
 from dragoman.export.verify import Progress, verify_bundle
 from dragoman.model.checkpoint import Checkpoint, own_weights

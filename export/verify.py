@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import onnxruntime
 from numpy.typing import NDArray
 
 from dragoman.export.bundle import GOLDEN_FILE, PRODUCT_FILE, TOKENIZER_FOLDER, Bundle, GoldenText
@@ -27,6 +26,7 @@ from dragoman.export.graphs import (
     updated,
 )
 from dragoman.export.precision import TOLERANCES, Tolerance
+from dragoman.export.runtime import onnxruntime
 from dragoman.model.tokenizers import open_tokenizer
 
 Progress = Callable[[str], None]

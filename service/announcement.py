@@ -13,17 +13,24 @@ COMMAND = "dragoman"
 EXAMPLE = "The cat sat on the mat."
 
 
-def announcement(model: ModelInfo, host: str, port: int, metrics_port: int, tls: bool = False) -> str:
-    """Plain lines: what is served, where, and what to type to see it work."""
-    threads = "1 thread" if model.threads == 1 else f"{model.threads} threads"
+def announcement(models: Sequence[ModelInfo], host: str, port: int, metrics_port: int, tls: bool = False) -> str:
+    """Plain lines: what is served, where, and what to type to see the first model work."""
+    first = models[0]
+    model = first.name if len(models) > 1 else ""
     return "\n".join(
         (
-            f"Serving {model.name}, version {model.version}: {model.precision} on {model.provider}, {threads}.",
-            *misfit(model),
+            *(line for each in models for line in served(each)),
             f"gRPC on {at(host, port)}, metrics on http://{at(host, metrics_port)}/metrics",
-            f"Try: {try_line(model.target_languages, host, port, tls)}",
+            f"Try: {try_line(first.target_languages, host, port, model, tls)}",
         )
     )
+
+
+def served(model: ModelInfo) -> tuple[str, ...]:
+    """What one model is, and runs on."""
+    threads = "1 thread" if model.threads == 1 else f"{model.threads} threads"
+    line = f"Serving {model.name}, version {model.version}: {model.precision} on {model.provider}, {threads}."
+    return (line, *misfit(model))
 
 
 def misfit(model: ModelInfo) -> tuple[str, ...]:
@@ -38,13 +45,17 @@ def at(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def try_line(languages: Sequence[str], host: str, port: int, tls: bool = False) -> str:
-    """A command that translates through the server at `host` and `port`; one that embeds where it has no language."""
+def try_line(languages: Sequence[str], host: str, port: int, model: str = "", tls: bool = False) -> str:
+    """A command that translates through the server at `host` and `port`; one that embeds where it has no language.
+
+    `model` is named where there are several.
+    """
     reachable = "127.0.0.1" if host in ("0.0.0.0", "::") else host
     address = "" if (reachable, port) == (DEFAULT_HOST, DEFAULT_PORT) else f" --address {at(reachable, port)}"
     secure = " --tls" if tls else ""
     work = f"translate --to {languages[0]}" if languages else "embed"
-    return f'{shlex.quote(_own_command())} {work}{address}{secure} "{EXAMPLE}"'
+    named = f" --model {shlex.quote(model)}" if model else ""
+    return f'{shlex.quote(_own_command())} {work}{named}{address}{secure} "{EXAMPLE}"'
 
 
 def _own_command() -> str:

@@ -3,7 +3,8 @@
     ServiceError
     ├── InvalidRequestError        the caller's fault; names the field
     │   ├── TooLongError           a text beyond one of the model's limits
-    │   └── UnknownLanguageError   lists the languages there are
+    │   ├── UnknownLanguageError   lists the languages there are
+    │   └── NoSuchPairError        no model is named, and none has the languages
     ├── UnknownModelError          lists the models there are
     ├── UnauthenticatedError       no token, or one that is not known
     ├── OverloadedError            the queue is full; says when to come again
@@ -70,8 +71,20 @@ class UnknownLanguageError(InvalidRequestError):
         super().__init__(field, f"{what}; this model has {listed(offered)}")
 
 
+class NoSuchPairError(InvalidRequestError):
+    """No model is named, and none of several goes from the one language to the other."""
+
+    def __init__(self, source: str, target: str | None, offered: Sequence[str]) -> None:
+        """`target` is None where nothing is translated; `offered` are the models with their languages."""
+        there = f"this server has {listed(offered)}"
+        if target is None:
+            super().__init__("source_language", f"{_language(source)} is read by no model; {there}")
+        else:
+            super().__init__("target_language", f"{_language(target)} from {_language(source)} is not offered; {there}")
+
+
 class UnknownModelError(ServiceError):
-    """A model that is not loaded, or none named where there are several."""
+    """A model that is not loaded, or none named where several would do."""
 
     refusal = "bad_request"
     field = "model"
@@ -149,6 +162,10 @@ class ModelFailedError(ServiceError):
 
     def __init__(self, index: int, fault: str) -> None:
         super().__init__(f"the model failed on texts[{index}]: {fault}")
+
+
+def _language(asked: str) -> str:
+    return quoted(asked) if asked else "(left out)"
 
 
 def quoted(name: str) -> str:

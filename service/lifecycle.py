@@ -1,4 +1,4 @@
-"""What a server is doing: starting, serving, hanging, stopping, or out of order; and how many calls it is busy with."""
+"""What a server or one of its models does: start, serve, hang, stop, or nothing; and how many calls it is busy with."""
 
 import asyncio
 from enum import Enum
@@ -17,10 +17,10 @@ class State(Enum):
 
 
 class Lifecycle:
-    """The state of one server. Belongs to its event loop; only `state` may be read from elsewhere."""
+    """The state of one server or model. Belongs to its event loop; only `state` may be read from elsewhere."""
 
-    def __init__(self) -> None:
-        self.state = State.STARTING
+    def __init__(self, state: State = State.STARTING) -> None:
+        self.state = state
         self._calls = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -36,7 +36,7 @@ class Lifecycle:
         return self.state not in (State.HANGING, State.BROKEN)
 
     def move(self, state: State) -> None:
-        """Go on to `state`. A server that stops does nothing else any more."""
+        """Go on to `state`. What stops does nothing else any more."""
         if self.state is not State.STOPPING:
             self.state = state
 

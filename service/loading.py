@@ -1,5 +1,7 @@
 """From a bundle on disk to a model that is warm: all that must succeed before a server says that it is ready."""
 
+import logging
+import stat
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -7,18 +9,19 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dragoman.export.bundle import TOKENIZER_FOLDER, Bundle, BundleError, Manifest, open_bundle
+from dragoman.export.bundle import MANIFEST_FILE, TOKENIZER_FOLDER, Bundle, BundleError, Manifest, open_bundle
 from dragoman.model.tokenizers import Tokenizer, open_tokenizer
-from dragoman.service.engine.runner import RowInput, Runner
+from dragoman.service.engine.providers import ProviderError, cuda_fault
+from dragoman.service.engine.runner import Runner
 from dragoman.service.settings import ServerSettings
+from dragoman.service.warmup import warm_up
 
 if TYPE_CHECKING:
     from dragoman.export.verify import Check, Provider
 
-INSTALL_RUNTIME = "pip install 'dragoman[cpu]', or 'dragoman[gpu]' for NVIDIA GPUs"
+log = logging.getLogger(__name__)
 
-WARMUP_STEPS = 4
-"""How many tokens each warm-up batch decodes."""
+INSTALL_RUNTIME = "pip install 'dragoman[cpu]', or 'dragoman[gpu]' for NVIDIA GPUs"
 
 
 class StartupError(Exception):
@@ -40,6 +43,69 @@ class LoadedModel:
     warmup_seconds: float
 
 
+Stamp = tuple[tuple[str, int, int, int], ...]
+"""A folder's files at one moment: path, inode, size and time of the last change of each."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A bundle whose files have been checked, and what they looked like before."""
+
+    bundle: Bundle
+    stamp: Stamp
+
+
+@dataclass(frozen=True)
+class Loader:
+    """From a folder to a model, the same way when a server starts as when a bundle is replaced."""
+
+    settings: ServerSettings
+    read: Callable[[Bundle, ServerSettings], LoadedModel]
+    """From the files to a warm model, as `load_model`."""
+    verify: Callable[[Bundle, int], object]
+    """Raises StartupError where answers differ, as `verify_model`."""
+
+    def find(self, folder: Path) -> Found:
+        """The bundle that lies in `folder` now. Raises StartupError that names the file at fault."""
+        stamp = stamp_of(folder)
+        return Found(read_bundle(folder), stamp)
+
+    def load(self, found: Found, say: Callable[[str], None]) -> LoadedModel:
+        """The model, verified and warm; `say` is told what is being done. Raises StartupError."""
+        bundle = found.bundle
+        if self.settings.verify:
+            say(f"Verifying {bundle.manifest.name} on this machine ...")
+            self.verify(bundle, self.settings.compute_threads)
+        say(f"Loading {bundle.manifest.name} ...")
+        model = self.read(bundle, self.settings)
+        if stamp_of(bundle.folder) != found.stamp:
+            # What was checked and what was read may be of two versions.
+            raise StartupError(f"{bundle.folder} changed while it was loaded")
+        return model
+
+
+def stamp_of(folder: Path) -> Stamp:
+    """What the files of `folder` look like now; nothing where it is not there."""
+    try:
+        return tuple(
+            (str(path.relative_to(folder)), about.st_ino, about.st_size, about.st_mtime_ns)
+            for path in sorted(folder.rglob("*"))
+            if stat.S_ISREG((about := path.stat()).st_mode)
+        )
+    except OSError:
+        # A file went away between two looks.
+        return ()
+
+
+def find_bundles(folders: Sequence[Path]) -> list[Path]:
+    """The bundles that `folders` are, or hold; one that holds none is given back, for its fault to be told."""
+    found: list[Path] = []
+    for folder in folders:
+        inner = sorted(path.parent for path in folder.glob(f"[!.]*/{MANIFEST_FILE}"))
+        found += [folder] if (folder / MANIFEST_FILE).is_file() or not inner else inner
+    return found
+
+
 def read_bundle(folder: Path) -> Bundle:
     """The bundle in `folder`, its files checked. Raises StartupError that names the file at fault."""
     try:
@@ -56,10 +122,20 @@ def check_runtime() -> str:
             "onnxruntime and onnxruntime-gpu are both installed, in one folder: uninstall both, then " + INSTALL_RUNTIME
         )
     try:
-        import onnxruntime
+        from dragoman.export.runtime import onnxruntime
     except ImportError as error:
         raise StartupError(f"ONNX Runtime is not installed: {INSTALL_RUNTIME}") from error
     return str(onnxruntime.__version__)
+
+
+def check_provider(provider: str) -> None:
+    """Raise StartupError that says why, where `provider` is cuda, and that cannot run here."""
+    if provider != "cuda":
+        return
+    check_runtime()
+    fault = cuda_fault()
+    if fault is not None:
+        raise StartupError(f"provider cuda cannot run here: {fault}")
 
 
 def verify_model(
@@ -83,19 +159,25 @@ def verify_model(
 def load_model(bundle: Bundle, settings: ServerSettings) -> LoadedModel:
     """Read `bundle` into memory and warm it up. Raises StartupError."""
     runtime_version = check_runtime()
-    from dragoman.service.engine.ort_runner import OrtRunner, ProviderError
+    from dragoman.service.engine.ort_runner import OrtRunner
 
     started = time.monotonic()
     try:
         tokenizer = open_tokenizer(bundle.path(TOKENIZER_FOLDER))
         runner = OrtRunner(
-            bundle, provider=settings.provider, threads=settings.session_threads, max_rows=settings.max_rows
+            bundle,
+            provider=settings.provider,
+            threads=settings.session_threads,
+            max_rows=settings.max_rows,
+            cuda=settings.cuda,
         )
         runners = (runner, *(runner.another() for _ in range(settings.lanes - 1)))
         loaded = time.monotonic()
         sources = [text.source_ids for text in bundle.golden()]
         for each in runners:
-            warm_up(each, sources, bundle.manifest, settings.max_rows)
+            seconds = settings.warmup_seconds / len(runners)
+            if seconds and not warm_up(each, sources, bundle.manifest, settings.limits, seconds):
+                log.info("%s was not warmed up for every size; what is left is run when it comes", bundle.manifest.name)
     except ProviderError as error:
         raise StartupError(str(error)) from error
     except Exception as error:
@@ -116,25 +198,6 @@ def as_configured(wanted: str, provider: str, has_device: bool) -> bool:
     if wanted == "auto" and not has_device:
         return True
     return provider == f"{'CPU' if wanted == 'cpu' else 'CUDA'}ExecutionProvider"
-
-
-def warm_up(runner: Runner, sources: Sequence[Sequence[int]], manifest: Manifest, max_rows: int) -> None:
-    """Run what calls will run, in small and in full batches, so that the first caller does not pay for it."""
-    if not sources:
-        return
-    for count in sorted({1, min(max_rows, len(sources))}):
-        batch = sources[:count]
-        runner.embed(batch)
-        if not manifest.translates:
-            continue
-        runner.insert(batch, 0)
-        tokens = [manifest.decoding.start_id] * count
-        for position in range(WARMUP_STEPS):
-            steps = runner.step([RowInput(token, position) for token in tokens])
-            tokens = [step.token for step in steps]
-        for row in range(count):
-            runner.clear_row(row)
-    runner.rest()
 
 
 def _one_line(error: Exception) -> str:

@@ -61,6 +61,8 @@ def measure(
     sources = [text.source_ids for text in golden]
     if not sources:
         raise StartupError(f"{bundle.folder} holds no golden texts to run")
+    # Each batch begins with a round that is not counted, and warms it up.
+    settings = replace(settings, warmup_seconds=0)
     loaded = load_model(
         bundle, replace(settings, lanes=layout.lanes, threads_per_lane=layout.threads, max_rows=max(batches))
     )

@@ -48,6 +48,7 @@ RUNS: tuple[Run, ...] = get_args(Run)
 CAUSES: tuple[Cause, ...] = get_args(Cause)
 MEMORY_PARTS = ("weights", "cache_reserved", "cache_used", "buffers")
 CACHES = ("source", "output")
+REPLACEMENTS = ("replaced", "refused")
 DEVICE_MEMORY_KINDS = ("used", "total")
 WASTED = frozenset({Finish.CANCELLED, Finish.DEADLINE, Finish.FAILED})
 
@@ -169,6 +170,11 @@ class Metrics:
         registry.register(_DeviceMemoryCollector(device_memory, devices))
         self.model_load_seconds = self._gauge("dragoman_model_load_seconds", "Time that loading took.", model)
         self.warmup_seconds = self._gauge("dragoman_warmup_seconds", "Time that warming up took.", model)
+        self.replacements = self._counter(
+            "dragoman_replacements_total",
+            f"New versions of a bundle that were found while serving: {' and '.join(REPLACEMENTS)}.",
+            ("model", "outcome"),
+        )
         self.rpc_started = self._counter("grpc_server_started_total", "Calls that began.", RPC_LABELS)
         self.rpc_handled = self._counter(
             "grpc_server_handled_total", "Calls that ended, by status.", (*RPC_LABELS, "grpc_code")
@@ -280,10 +286,8 @@ class ModelMetrics:
         self._source_tokens = metrics.source_tokens.labels(name)
         self._output_tokens = metrics.output_tokens.labels(name)
         self._tokens = {kind: metrics.tokens.labels(name, kind) for kind in TOKEN_KINDS}
-        self._translated = {
-            language: metrics.texts.labels(name, TRANSLATE, language)
-            for language in (*target_languages, OTHER_LANGUAGE)
-        }
+        self._translated = {OTHER_LANGUAGE: metrics.texts.labels(name, TRANSLATE, OTHER_LANGUAGE)}
+        self._offer(target_languages)
         self._embedded = metrics.texts.labels(name, EMBED, OTHER_LANGUAGE)
         self._finished = {reason: metrics.finished.labels(name, reason) for reason in FINISH_REASONS}
         self._run_failures = {
@@ -306,6 +310,13 @@ class ModelMetrics:
         }
         self._memory = {part: metrics.memory_bytes.labels(name, part) for part in MEMORY_PARTS}
         self._positions = {cache: metrics.cache_positions.labels(name, cache) for cache in CACHES}
+        self._replacements = {outcome: metrics.replacements.labels(name, outcome) for outcome in REPLACEMENTS}
+        self._info: tuple[str, ...] | None = None
+        """The labels of what is loaded."""
+
+    def _offer(self, target_languages: Sequence[str]) -> None:
+        for language in target_languages:
+            self._translated[language] = self._metrics.texts.labels(self._name, TRANSLATE, language)
 
     def readiness(self, ready: Callable[[], bool]) -> None:
         """Ask `ready` at each scrape."""
@@ -320,9 +331,18 @@ class ModelMetrics:
         as_configured: bool,
         load_seconds: float,
         warmup_seconds: float,
+        target_languages: Sequence[str] = (),
     ) -> None:
-        """The model is there; `as_configured` if `provider` is the one that the settings want."""
-        self._metrics.model_info.labels(self._name, version, family, precision, provider).set(1)
+        """The model is there; `as_configured` if `provider` is the one that the settings want.
+
+        Said again of another version, which may have other `target_languages`, it is of that one alone.
+        """
+        info = (self._name, version, family, precision, provider)
+        if self._info is not None and self._info != info:
+            self._metrics.model_info.remove(*self._info)
+        self._info = info
+        self._metrics.model_info.labels(*info).set(1)
+        self._offer(target_languages)
         self._gauges[self._metrics.provider_as_configured].set(float(as_configured))
         self._gauges[self._metrics.model_load_seconds].set(load_seconds)
         self._gauges[self._metrics.warmup_seconds].set(warmup_seconds)
@@ -340,6 +360,10 @@ class ModelMetrics:
         self._gauges[self._metrics.queue_tokens_limit].set(limits.queue_tokens)
         self._gauges[self._metrics.queue_sequences_limit].set(limits.queue_sequences)
         self._gauges[self._metrics.cache_slots].set(limits.rows * engine.lanes)
+
+    def replacement(self, outcome: str) -> None:
+        """A new version was found, and became one of REPLACEMENTS."""
+        self._replacements[outcome].inc()
 
     # --- told by the translator
 

@@ -1,9 +1,11 @@
-"""One server process: ports, health, reflection and metrics around the model that it serves.
+"""One server process: ports, health, reflection and metrics around the models that it serves.
 
-    serve        reads the bundle, binds the ports, verifies, loads, serves until a signal, and stops
+    serve        reads the bundles, binds the ports, verifies, loads, serves until a signal, and stops
     Server       what is bound and served, without signals or bundles
 
-A model that does not answer makes the server say so, and refuse calls, until it answers again.
+A model that does not answer makes the server say so, and refuse its calls, until it answers again. Another version of a
+model takes its place at once: calls that were begun end with the version that began them, and when the last of them has
+ended, that version's memory is given back.
 
 A signal at any moment stops the server in order: health says NOT_SERVING, new calls are refused, running calls go on
 for as long as the grace allows, and the rest is cancelled. A second signal ends the process at once.
@@ -11,15 +13,18 @@ for as long as the grace allows, and the rest is cancelled. A second signal ends
 
 import asyncio
 import errno
+import gc
 import logging
+import math
 import os
 import signal
 import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +39,28 @@ from dragoman.service.aside import ASIDE, run_aside
 from dragoman.service.call_log import CallLog
 from dragoman.service.engine.engine import Engine
 from dragoman.service.engine.lane import ENGINE
+from dragoman.service.engine.turns import Turns
 from dragoman.service.exposition import Exposition
 from dragoman.service.guard import Guard, TokenLimits
 from dragoman.service.interceptor import CallInterceptor
 from dragoman.service.lifecycle import Lifecycle, State
-from dragoman.service.loading import LoadedModel, StartupError, as_configured, load_model, read_bundle, verify_model
+from dragoman.service.loading import (
+    LoadedModel,
+    Loader,
+    StartupError,
+    as_configured,
+    check_provider,
+    find_bundles,
+    load_model,
+    verify_model,
+)
 from dragoman.service.memory import NvidiaDevices
 from dragoman.service.metrics import Metrics, ModelMetrics
+from dragoman.service.models import ServedModel
+from dragoman.service.process import give_back_memory
+from dragoman.service.replacement import Replacer
 from dragoman.service.results import ModelInfo
-from dragoman.service.servicer import METHODS, SERVICE, ServedModel, TranslationService
+from dragoman.service.servicer import METHODS, SERVICE, TranslationService
 from dragoman.service.settings import ServerSettings
 from dragoman.service.tokens import token_source
 from dragoman.service.translator import CallLimits, Translator
@@ -58,6 +76,9 @@ SENDING_SECONDS = 0.5
 ENGINE_STOP_SECONDS = 1
 """How long the engine's current step is waited for."""
 
+ENDING_SECONDS = 0.1
+"""How long the threads and tasks of a model that is no longer served are given to end."""
+
 IMPATIENT_STATUS = 1
 """Exit status after a second signal."""
 
@@ -66,15 +87,16 @@ SERVING = health_pb2.HealthCheckResponse.SERVING
 
 
 class Server:
-    """gRPC and HTTP around one model. Made, opened, given its model and stopped on one event loop.
-
-    Raises StartupError where the settings' tokens or certificates are at fault.
-    """
+    """gRPC and HTTP around some models. Made, opened, given its models and stopped on one event loop."""
 
     def __init__(
-        self, settings: ServerSettings, manifest: Manifest, clock: Callable[[], float] = time.monotonic
+        self, settings: ServerSettings, *manifests: Manifest, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`clock` is that of the engine, in seconds."""
+        """It is ready when each of `manifests`, no two of one name, is there; `clock` is the engines', in seconds.
+
+        Raises StartupError where there is no telling them apart, and where the settings' tokens or certificates are at
+        fault.
+        """
         self._settings = settings
         self._clock = clock
         self._lifecycle = Lifecycle()
@@ -82,18 +104,25 @@ class Server:
         """Where the metrics are."""
         self._devices = NvidiaDevices()
         self._metrics = Metrics(self.registry, self._devices.memory)
-        self._model_metrics = ModelMetrics(self._metrics, manifest.name, manifest.target_languages)
-        self._model_metrics.readiness(lambda: self._lifecycle.ready)
+        _check_names(settings, manifests)
         self._guard = Guard(
             token_source(settings.tokens_file, os.environ),
             TokenLimits(settings.token_calls_per_second, settings.token_calls),
         )
         self._bind = port_binder(settings)
-        self._service = TranslationService(server_limits(settings))
+        self._model_metrics = {
+            manifest.name: ModelMetrics(self._metrics, manifest.name, manifest.target_languages)
+            for manifest in manifests
+        }
+        self.models: dict[str, ServedModel] = {}
+        """What is served now, by name."""
+        for name, metrics in self._model_metrics.items():
+            metrics.readiness(partial(self._ready, name))
+        self._turns = Turns(settings.lanes, clock, settings.run_timeout_seconds or math.inf)
+        self._service = TranslationService(self.models, server_limits(settings))
         self._health = health.aio.HealthServicer()
         self._grpc = self._make_grpc()
         self._exposition: Exposition | None = None
-        self._engine: Engine | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self.port = 0
         """The port that gRPC really listens on, once open."""
@@ -110,7 +139,7 @@ class Server:
 
         Raises StartupError if a port cannot be had.
         """
-        await self._set_health(NOT_SERVING)
+        await self._tell_health()
         host, port, metrics_port = self._settings.host, self._settings.port, self._settings.metrics_port
         _check_free(host, port)
         try:
@@ -122,8 +151,8 @@ class Server:
                 host,
                 metrics_port,
                 self.registry,
-                alive=lambda: self._lifecycle.alive,
-                ready=lambda: self._lifecycle.ready,
+                alive=lambda: all(model.lifecycle.alive for model in [*self.models.values()]),
+                ready=lambda: all(map(self._ready, self._model_metrics)),
             )
         except OSError as error:
             raise _cannot_listen(host, metrics_port, error) from error
@@ -132,15 +161,13 @@ class Server:
         await self._grpc.start()
 
     async def add(self, model: LoadedModel) -> ModelInfo:
-        """Serve `model` from now on, and say what it is."""
+        """Serve `model` from now on, in place of the one of its name if there is one, and say what it is."""
         manifest, settings = model.manifest, self._settings
-        rules = manifest.decoding
-        engine = Engine(
-            model.runners, settings.limits, rules.end_ids, self._model_metrics, self._clock, rules.forced_end_id
-        )
-        self._engine = engine
-        self._model_metrics.watch(engine)
-        self._model_metrics.loaded(
+        name, rules, metrics = manifest.name, manifest.decoding, self._model_metrics[manifest.name]
+        share = self._turns.share(settings.weights.get(name, 1.0))
+        engine = Engine(model.runners, settings.limits, rules.end_ids, metrics, self._clock, rules.forced_end_id, share)
+        metrics.watch(engine)
+        metrics.loaded(
             manifest.version,
             manifest.family,
             manifest.precision,
@@ -148,17 +175,32 @@ class Server:
             as_configured(settings.provider, model.provider, bool(self._devices.memory())),
             model.load_seconds,
             model.warmup_seconds,
+            manifest.target_languages,
         )
         limits = CallLimits(settings.max_texts, settings.max_answer_bytes)
-        translator = Translator(manifest, model.tokenizer, engine, limits, self._model_metrics)
+        translator = Translator(manifest, model.tokenizer, engine, limits, metrics)
         info = _model_info(manifest, model.provider, settings.compute_threads)
-        self._service.add(ServedModel(info, translator), model.runtime_version)
-        engine.start(self._when_engine_ends())
-        self._lifecycle.move(State.SERVING)
-        await self._set_health(SERVING)
+        served = ServedModel(info, translator, engine, model.runtime_version)
+        engine.start(self._when_it_ends(served))
         if settings.run_timeout_seconds:
-            self._keep(watch(engine.busy_seconds, settings.run_timeout_seconds, self._report_on(translator)))
+            looking = watch(engine.busy_seconds, settings.run_timeout_seconds, self._report_on(served))
+            served.watching = self._keep(looking)
+        former = self.models.get(name)
+        self.models[name] = served
+        if former is not None:
+            self._keep(self._retire(former))
+        if self._lifecycle.state is State.STARTING and len(self.models) == len(self._model_metrics):
+            self._lifecycle.move(State.SERVING)
+        await self._tell_health()
         return info
+
+    def replaced(self, name: str) -> None:
+        """Another version of the model `name` has taken its place."""
+        self._model_metrics[name].replacement("replaced")
+
+    def refused(self, name: str) -> None:
+        """A version of the model `name` was found that is not fit to take its place."""
+        self._model_metrics[name].replacement("refused")
 
     async def stop(self, grace_seconds: float) -> None:
         """Take no more calls, let those that run finish within `grace_seconds`, cancel the rest, free everything.
@@ -171,8 +213,8 @@ class Server:
         finished = await _within(grace_seconds, self._lifecycle.idle())
         # Who watches health or has reflection open never hangs up, and is not waited for.
         await self._grpc.stop(SENDING_SECONDS if finished else 0)
-        if self._engine is not None:
-            await _within(ENGINE_STOP_SECONDS, run_aside(self._engine.stop))
+        engines = [model.engine for model in self.models.values()]
+        await asyncio.gather(*(_within(ENGINE_STOP_SECONDS, run_aside(engine.stop)) for engine in engines))
         if self._exposition is not None:
             await run_aside(self._exposition.stop)
         for task in self._tasks:
@@ -188,38 +230,62 @@ class Server:
         reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
         return server
 
-    async def _set_health(self, status: int) -> None:
-        for name in ("", SERVICE):
-            await self._health.set(name, status)
+    def _ready(self, name: str) -> bool:
+        """Whether the model `name` answers calls now; any thread may call it."""
+        model = self.models.get(name)
+        return self._lifecycle.ready and model is not None and model.lifecycle.ready
 
-    def _report_on(self, translator: Translator) -> Callable[[bool], Coroutine[Any, Any, None]]:
-        """What to do at each look at the engine, which hangs or does not."""
+    async def _tell_health(self) -> None:
+        """Each model has a name of its own in health; the server is well when all of them are."""
+        for name in self._model_metrics:
+            await self._health.set(f"{SERVICE}/{name}", SERVING if self._ready(name) else NOT_SERVING)
+        for whole in ("", SERVICE):
+            await self._health.set(whole, SERVING if all(map(self._ready, self._model_metrics)) else NOT_SERVING)
+
+    def _report_on(self, model: ServedModel) -> Callable[[bool], Coroutine[Any, Any, None]]:
+        """What to do at each look at the engine of `model`, which hangs or does not."""
 
         async def report(hangs: bool) -> None:
             if hangs:
                 # Not once: a call that was being read may have come to the engine since the last look.
-                translator.give_up(State.HANGING.value)
+                model.translator.give_up(State.HANGING.value)
             before, after = (State.SERVING, State.HANGING) if hangs else (State.HANGING, State.SERVING)
-            if self._lifecycle.state is before:
-                log.error("the model %s", "does not answer" if hangs else "answers again")
-                self._lifecycle.move(after)
-                await self._set_health(NOT_SERVING if hangs else SERVING)
+            if model.lifecycle.state is before:
+                log.error("the model %s %s", model.info.name, "does not answer" if hangs else "answers again")
+                model.lifecycle.move(after)
+                await self._tell_health()
 
         return report
 
-    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _retire(self, model: ServedModel) -> None:
+        """Let the calls end that `model` has, and give back its memory."""
+        model.lifecycle.move(State.STOPPING)
+        await model.lifecycle.idle()
+        await run_aside(model.engine.stop)
+        if model.watching is not None:
+            model.watching.cancel()
+            await asyncio.wait({model.watching})
+        name, version = model.info.name, model.info.version
+        del model
+        # What has just ended is then no longer held by its own last line.
+        await asyncio.sleep(ENDING_SECONDS)
+        await run_aside(_give_back)
+        log.info("version %s of %s is gone", version, name)
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run `work` beside everything else, until it ends or the server has stopped."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
-    def _when_engine_ends(self) -> Callable[[], None]:
+    def _when_it_ends(self, model: ServedModel) -> Callable[[], None]:
         loop = asyncio.get_running_loop()
 
         def note() -> None:
-            self._lifecycle.move(State.BROKEN)
-            if not self._lifecycle.ready:
-                self._keep(self._set_health(NOT_SERVING))
+            if model.lifecycle.state is not State.STOPPING:
+                model.lifecycle.move(State.BROKEN)
+                self._keep(self._tell_health())
 
         def ended() -> None:
             with suppress(RuntimeError):
@@ -230,17 +296,17 @@ class Server:
 
 def serve(
     settings: ServerSettings,
-    folder: Path,
+    folders: Sequence[Path],
     load: Callable[[Bundle, ServerSettings], LoadedModel] = load_model,
     verify: Callable[[Bundle, int], object] = verify_model,
 ) -> None:
-    """Serve the bundle in `folder` until SIGTERM or SIGINT.
+    """Serve the bundles in `folders` until SIGTERM or SIGINT; each is a bundle or holds some.
 
-    Raises StartupError if that cannot be done; before a port is bound if the bundle is at fault. `load` and `verify`
-    are what stands between the bundle's files and an answer. Leaves the process if work that cannot be interrupted
+    Raises StartupError if that cannot be done; before a port is bound if a bundle is at fault. `load` and `verify`
+    are what stands between a bundle's files and an answer. Leaves the process if work that cannot be interrupted
     is still going on.
     """
-    asyncio.run(_until_signal(_life(settings, folder, load, verify)))
+    asyncio.run(_until_signal(partial(_life, settings, folders, Loader(settings, load, verify))))
     if any(thread.name in (ASIDE, ENGINE) for thread in threading.enumerate()):
         # The interpreter would wait for them, or end under them while they compute.
         logging.shutdown()
@@ -249,34 +315,28 @@ def serve(
         os._exit(0)
 
 
-async def _life(
-    settings: ServerSettings,
-    folder: Path,
-    load: Callable[[Bundle, ServerSettings], LoadedModel],
-    verify: Callable[[Bundle, int], object],
-) -> None:
-    """All that a server does; cancelled, it stops in order."""
-    bundle = await run_aside(lambda: read_bundle(folder))
-    server = Server(settings, bundle.manifest)
+async def _life(settings: ServerSettings, folders: Sequence[Path], loader: Loader, asked: asyncio.Event) -> None:
+    """All that a server does; cancelled, it stops in order. `asked` is set when new versions are to be looked for."""
+    await run_aside(partial(check_provider, settings.provider))
+    found = [await run_aside(partial(loader.find, folder)) for folder in find_bundles(folders)]
+    server = Server(settings, *(each.bundle.manifest for each in found))
     try:
         await server.open()
         for warning in server.warnings:
             _say(warning)
-        if settings.verify:
-            _say(f"Verifying {bundle.manifest.name} on this machine ...")
-            await run_aside(lambda: verify(bundle, settings.compute_threads))
-        _say(f"Loading {bundle.manifest.name} ...")
-        model = await run_aside(lambda: load(bundle, settings))
-        info = await server.add(model)
-        _say(announcement(info, settings.host, server.port, server.metrics_port, bool(settings.tls_certificate)))
-        await asyncio.Event().wait()
+        for each in found:
+            await server.add(await run_aside(partial(loader.load, each, _say)))
+        infos = [model.info for model in server.models.values()]
+        _say(announcement(infos, settings.host, server.port, server.metrics_port, bool(settings.tls_certificate)))
+        await Replacer(server, loader, found, settings.watch_seconds).run(asked)
     finally:
         await server.stop(settings.grace_seconds)
 
 
-async def _until_signal(life: Coroutine[Any, Any, None]) -> None:
-    """Run `life`; the first signal cancels it, a second one ends the process where it stands."""
-    task = asyncio.create_task(life)
+async def _until_signal(life: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
+    """Run `life`; the first signal cancels it, a second one ends the process where it stands. SIGHUP sets its event."""
+    asked = asyncio.Event()
+    task = asyncio.create_task(life(asked))
 
     def on_signal() -> None:
         if task.cancelling():
@@ -285,8 +345,24 @@ async def _until_signal(life: Coroutine[Any, Any, None]) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, on_signal)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, asked.set)
     with suppress(asyncio.CancelledError):
         await task
+
+
+def _give_back() -> None:
+    gc.collect()
+    give_back_memory()
+
+
+def _check_names(settings: ServerSettings, manifests: Sequence[Manifest]) -> None:
+    names = [manifest.name for manifest in manifests]
+    for name in names:
+        if names.count(name) > 1:
+            raise StartupError(f"{names.count(name)} bundles are called {name}; a server tells models by their names")
+    unknown = sorted(settings.weights.keys() - set(names))
+    if unknown:
+        raise StartupError(f"model_weights names {unknown[0]!r}, which is not served; there is {', '.join(names)}")
 
 
 def _say(lines: str) -> None:

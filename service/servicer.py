@@ -1,15 +1,16 @@
 """The methods of TranslationService: from messages to a Translator, and back."""
 
 import asyncio
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import grpc
 
-from dragoman.service.errors import InvalidRequestError, UnknownModelError
+from dragoman.service.errors import InvalidRequestError
+from dragoman.service.models import ServedModel, for_embedding, for_translation
 from dragoman.service.process import own_version, resident_memory_bytes
-from dragoman.service.results import EmbedResult, ModelInfo, ServerInfo, ServerLimits
-from dragoman.service.translator import Translator
+from dragoman.service.results import EmbedResult, ServerInfo, ServerLimits
 from dragoman.service.wire import embed_response, info_response, pooling_from, translate_response
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as rpc
@@ -26,42 +27,33 @@ MANY_NUMBERS = 65536
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
-@dataclass(frozen=True)
-class ServedModel:
-    """A model that answers."""
-
-    info: ModelInfo
-    translator: Translator
-
-
 class TranslationService(rpc.TranslationServiceServicer):
-    """Answers with the models that were added; raises ServiceError where it cannot."""
+    """Answers with the models that there are when a call comes; raises ServiceError where it cannot."""
 
-    def __init__(self, limits: ServerLimits) -> None:
-        """`limits` are what GetInfo tells; others keep them."""
+    def __init__(self, models: Mapping[str, ServedModel], limits: ServerLimits) -> None:
+        """`models` by their names, in the order in which they are told; others may be put into it at any time.
+
+        `limits` are what GetInfo tells; others keep them.
+        """
+        self._models = models
         self._limits = limits
-        self._models: dict[str, ServedModel] = {}
-        self._runtime_version = ""
-
-    def add(self, model: ServedModel, runtime_version: str) -> None:
-        """Serve `model` under its name from now on."""
-        self._models[model.info.name] = model
-        self._runtime_version = runtime_version
 
     async def Translate(  # noqa: N802
         self, request: pb.TranslateRequest, context: Context
     ) -> pb.TranslateResponse:
         """See the proto."""
         _check_request_id(request.request_id)
-        result = await self._translator(request.model).translate(
-            request.texts,
-            source_language=request.source_language,
-            target_language=request.target_language,
-            max_output_tokens=request.max_output_tokens,
-            truncate=request.truncate,
-            scores=not request.omit_scores,
-            seconds_left=_seconds_left(context),
-        )
+        source, target = request.source_language, request.target_language
+        with for_translation([*self._models.values()], request.model, source, target).answering() as translator:
+            result = await translator.translate(
+                request.texts,
+                source_language=source,
+                target_language=target,
+                max_output_tokens=request.max_output_tokens,
+                truncate=request.truncate,
+                scores=not request.omit_scores,
+                seconds_left=_seconds_left(context),
+            )
         return translate_response(replace(result, request_id=request.request_id))
 
     async def Embed(self, request: pb.EmbedRequest, context: Context) -> pb.EmbedResponse:  # noqa: N802
@@ -71,29 +63,24 @@ class TranslationService(rpc.TranslationServiceServicer):
             pooling = pooling_from(request.pooling)
         except ValueError as error:
             raise InvalidRequestError("pooling", str(error)) from error
-        result = await self._translator(request.model).embed(
-            request.texts,
-            source_language=request.source_language,
-            pooling=pooling,
-            normalize=request.normalize if request.HasField("normalize") else None,
-            truncate=request.truncate,
-            seconds_left=_seconds_left(context),
-        )
+        source = request.source_language
+        with for_embedding([*self._models.values()], request.model, source).answering() as translator:
+            result = await translator.embed(
+                request.texts,
+                source_language=source,
+                pooling=pooling,
+                normalize=request.normalize if request.HasField("normalize") else None,
+                truncate=request.truncate,
+                seconds_left=_seconds_left(context),
+            )
         return await _embed_message(replace(result, request_id=request.request_id))
 
     async def GetInfo(self, request: pb.GetInfoRequest, context: Context) -> pb.GetInfoResponse:  # noqa: N802
         """See the proto."""
-        models = tuple(model.info for model in self._models.values())
-        memory = resident_memory_bytes()
-        return info_response(ServerInfo(models, own_version(), self._runtime_version, memory, self._limits))
-
-    def _translator(self, name: str) -> Translator:
-        if not name and len(self._models) == 1:
-            return next(iter(self._models.values())).translator
-        model = self._models.get(name)
-        if model is None:
-            raise UnknownModelError(name, sorted(self._models))
-        return model.translator
+        models = [*self._models.values()]
+        runtime_version = models[0].runtime_version if models else ""
+        infos, memory = tuple(model.info for model in models), resident_memory_bytes()
+        return info_response(ServerInfo(infos, own_version(), runtime_version, memory, self._limits))
 
 
 async def _embed_message(result: EmbedResult) -> pb.EmbedResponse:

@@ -1,9 +1,12 @@
 """Every setting of the server: one field here, one flag of `dragoman serve`, one DRAGOMAN_... variable."""
 
+import math
+from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields
 from typing import TypeVar, cast
 
 from dragoman.service.cpus import allowed_cpus
+from dragoman.service.engine.providers import CudaOptions
 from dragoman.service.engine.repetition import Repetition
 from dragoman.service.engine.scheduler import Limits
 
@@ -46,7 +49,31 @@ class ServerSettings:
         "Where the model runs. auto: on CUDA where that can be had, else on the CPU.",
         choices=("auto", "cpu", "cuda"),
     )
-    lanes: int = _setting(1, "Batches that run side by side, each with a cache of its own, over one model.", 1, 256)
+    cuda_device: int = _setting(0, "Number of the GPU that the models run on.", 0, 1024)
+    cuda_memory_limit_bytes: int = _setting(
+        0, "Most memory that ONNX Runtime may take on the GPU for each graph of a model; 0 sets no limit.", 0
+    )
+    cuda_arena: str = _setting(
+        "exact",
+        "By how much that memory grows: exact, by what is needed; double, by powers of two.",
+        choices=("exact", "double"),
+    )
+    cudnn_search: str = _setting(
+        "heuristic",
+        "How cuDNN chooses the algorithm of a convolution.",
+        choices=("heuristic", "exhaustive", "default"),
+    )
+    cuda_graphs: bool = _setting(False, "Record what a run launches on the GPU, and replay it.")
+    model_weights: str = _setting(
+        "",
+        "Shares of the processors where several models are busy: NAME=WEIGHT,NAME=WEIGHT; who is not named has 1.",
+    )
+    watch_seconds: int = _setting(
+        0, "From one look at the bundles to the next, for new versions to be served; 0 looks on SIGHUP alone.", 0
+    )
+    lanes: int = _setting(
+        1, "Batches that run side by side, over all models; each model has a cache of its own for each.", 1, 256
+    )
     threads_per_lane: int = _setting(
         0, "Threads that compute in each lane; 0 divides the processors that the process may use.", 0, 1024
     )
@@ -116,17 +143,41 @@ class ServerSettings:
     log_texts: bool = _setting(
         False, "Write the texts of calls, and their translations, into the log. They may be confidential."
     )
-    verify: bool = _setting(True, "Replay the bundle's golden answers before serving.")
+    warmup_seconds: int = _setting(
+        10,
+        "How long a model may be warmed up before it is served: every size of batch and cache that calls may need is "
+        "run, small ones first; 0 runs none.",
+        0,
+    )
+    verify: bool = _setting(True, "Replay a bundle's golden answers before serving it.")
 
     def __post_init__(self) -> None:
         """Check every setting against its own bounds."""
         for each in fields(self):
             _check(each.name, getattr(self, each.name), meaning_of(each))
+        self.weights  # noqa: B018
 
     @property
     def compute_threads(self) -> int:
         """How many threads are to compute, in all lanes."""
         return self.lanes * (self.threads_per_lane or max(1, allowed_cpus() // self.lanes))
+
+    @property
+    def cuda(self) -> CudaOptions:
+        """The CUDA provider's part of the settings."""
+        return CudaOptions(
+            device=self.cuda_device,
+            memory_limit_bytes=self.cuda_memory_limit_bytes,
+            arena_doubles=self.cuda_arena == "double",
+            cudnn_search=self.cudnn_search,
+            graphs=self.cuda_graphs,
+        )
+
+    @property
+    def weights(self) -> Mapping[str, float]:
+        """The weight of each model that is named in `model_weights`."""
+        parts = [part.rpartition("=") for part in self.model_weights.split(",") if part.strip()]
+        return {name.strip(): _weight(name, weight) for name, _, weight in parts}
 
     @property
     def session_threads(self) -> int:
@@ -155,6 +206,16 @@ def meaning_of(setting: "Field[object]") -> Meaning:
 def variable_of(name: str) -> str:
     """The environment variable of the setting `name`."""
     return PREFIX + name.upper()
+
+
+def _weight(name: str, weight: str) -> float:
+    try:
+        number = float(weight)
+    except ValueError:
+        number = math.nan
+    if not name.strip() or "=" in name or not 0 < number < math.inf:
+        raise ValueError(f"model_weights must be like NAME=2,NAME=1, each weight above 0; has {f'{name}={weight}'!r}")
+    return number
 
 
 def _check(name: str, value: object, meaning: Meaning) -> None:

@@ -100,7 +100,7 @@ class Translator:
         if not self._manifest.translates:
             raise InvalidRequestError("model", f"{quoted(self._manifest.name)} has no decoder: it only embeds")
         deadline = self._deadline(seconds_left)
-        pair = Pair(self._source_language(source_language), self._target_language(target_language))
+        pair = Pair(*self.languages(source_language, target_language))
         if max_output_tokens < 0:
             raise InvalidRequestError("max_output_tokens", f"must be at least 0, is {max_output_tokens}")
         sources, tokenize_seconds = await self._read(texts, truncate, pair, False, deadline)
@@ -144,7 +144,7 @@ class Translator:
         pooling = Pooling(usual.pooling) if pooling is None else pooling
         normalize = usual.normalize if normalize is None else normalize
         deadline = self._deadline(seconds_left)
-        pair = Pair(self._source_language(source_language))
+        pair = Pair(*self.languages(source_language, None))
         sources, tokenize_seconds = await self._read(texts, truncate, pair, pooling is Pooling.NONE, deadline)
         self._check_answer(sources, pooling)
         vectors: list[NDArray[np.float32]] = [np.empty(0, np.float32)] * len(sources)
@@ -167,17 +167,20 @@ class Translator:
             timings=_timings(flown, tokenize_seconds),
         )
 
+    def languages(self, source: str, target: str | None) -> tuple[str, ...]:
+        """The model's own names for the languages of a call, with no `target` for the one alone.
+
+        Raises UnknownLanguageError.
+        """
+        native, manifest = self._tokenizer.native_codes, self._manifest
+        read = resolve_language("source_language", source, manifest.source_languages, native)
+        if target is None:
+            return (read,)
+        return (read, resolve_language("target_language", target, manifest.target_languages, native))
+
     def give_up(self, reason: str) -> None:
         """Answer every call that waits for the engine with GivenUpError."""
         self._flights.give_up(reason)
-
-    def _source_language(self, asked: str) -> str:
-        offered = self._manifest.source_languages
-        return resolve_language("source_language", asked, offered, self._tokenizer.native_codes)
-
-    def _target_language(self, asked: str) -> str:
-        offered = self._manifest.target_languages
-        return resolve_language("target_language", asked, offered, self._tokenizer.native_codes)
 
     def _deadline(self, seconds_left: float | None) -> float | None:
         """By the engine's clock."""

@@ -182,7 +182,7 @@ async def serving(
 ) -> AsyncIterator[Running]:
     """A server that serves; stopped at the end."""
     runner, what = runner or FakeRunner(), what or manifest()
-    server = Server(loopback(settings), what, clock)
+    server = Server(loopback(settings), what, clock=clock)
     await server.open()
     try:
         await server.add(loaded(runner, what))

@@ -24,7 +24,7 @@ SUMMARIES = {
     "embed": "Turn texts into vectors.",
     "export": "Export CHECKPOINT to BUNDLE, and prove the export.",
     "info": "Tell what a server has loaded.",
-    "serve": "Serve a bundle over gRPC until SIGTERM or SIGINT.",
+    "serve": "Serve bundles over gRPC until SIGTERM or SIGINT.",
     "train": "Train a model.",
     "translate": "Translate texts.",
     "verify": "Replay a bundle's golden answers on this machine.",

@@ -41,14 +41,19 @@ def _type(setting: "Field[object]") -> Any:
     return setting.type
 
 
-@click.command(short_help="Serve a bundle over gRPC until SIGTERM or SIGINT.")
-@click.argument("bundle", type=click.Path(path_type=Path))
+@click.command(short_help="Serve bundles over gRPC until SIGTERM or SIGINT.")
+@click.argument("bundles", metavar="BUNDLE...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @setting_options
-def serve(bundle: Path, **settings: Any) -> None:
-    """Serve BUNDLE, a folder that `dragoman export` wrote, over gRPC until SIGTERM or SIGINT.
+def serve(bundles: tuple[Path, ...], **settings: Any) -> None:
+    """Serve each BUNDLE, a folder that `dragoman export` wrote or one that holds several, until SIGTERM or SIGINT.
 
-    Calls are answered once the model is loaded, verified and warm; health says so. The first signal lets running
-    calls finish, a second one ends the server at once.
+    Calls are answered once all models are loaded, verified and warm; health says so. A call names its model, or
+    else gets the one that has its languages. The first signal lets running calls finish, a second one ends the
+    server at once.
+
+    On SIGHUP, or by itself with --watch-seconds, a bundle that has changed takes the place of its former version
+    while the server serves. Put the new one beside the old and rename it, or turn a symbolic link: to write into
+    the files of a bundle that is served breaks the model that runs.
     """
     # gRPC's own lines would stand between those of JSON, one for each stranger who shakes hands badly.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
@@ -59,6 +64,6 @@ def serve(bundle: Path, **settings: Any) -> None:
     try:
         made = ServerSettings(**settings)
         configure(made.log_format, sys.stderr)
-        run(made, bundle)
+        run(made, bundles)
     except (StartupError, ValueError) as error:
         raise click.ClickException(str(error)) from error

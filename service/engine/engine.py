@@ -10,6 +10,7 @@ from dragoman.service.engine.queue import Queue
 from dragoman.service.engine.runner import Memory, Runner
 from dragoman.service.engine.scheduler import Limits, Scheduler
 from dragoman.service.engine.sequence import Sequence, StoppedError
+from dragoman.service.engine.turns import Share, Turns
 
 
 @dataclass(frozen=True)
@@ -32,16 +33,18 @@ class Engine:
         observer: Observer,
         clock: Callable[[], float] = time.monotonic,
         forced_end_id: int | None = None,
+        share: Share | None = None,
     ) -> None:
-        """`end_ids` and `forced_end_id` are as the scheduler has them."""
+        """`end_ids` and `forced_end_id` are as the scheduler has them; without `share` it waits for no other."""
         self.clock = clock
         self.limits = limits
         self.lanes = len(runners)
         self._runners = tuple(runners)
         self._hall = Hall(Queue(limits.queue_sequences, limits.queue_tokens))
         self._hall.schedulers = [Scheduler(limits, end_ids, self._hall.queue, forced_end_id) for _ in runners]
+        share = share or Turns(self.lanes, clock).share()
         self._lanes = [
-            Lane(self._hall, scheduler, runner, observer, clock)
+            Lane(self._hall, scheduler, runner, observer, clock, share.seat())
             for scheduler, runner in zip(self._hall.schedulers, runners, strict=True)
         ]
 

@@ -14,6 +14,7 @@ from dragoman.service.engine.queue import Queue
 from dragoman.service.engine.runner import MemoryRefusedError, RowInput, Runner
 from dragoman.service.engine.scheduler import NOTHING, Removal, Scheduler, Step
 from dragoman.service.engine.sequence import Sequence, StoppedError
+from dragoman.service.engine.turns import Seat
 
 log = logging.getLogger(__name__)
 
@@ -94,8 +95,10 @@ class Lane:
         runner: Runner,
         observer: Observer,
         clock: Callable[[], float],
+        seat: Seat,
     ) -> None:
         self._hall = hall
+        self._seat = seat
         self._scheduler = scheduler
         self._runner = runner
         self._observer = observer
@@ -123,10 +126,12 @@ class Lane:
     # --- the lane's own thread
 
     def _loop(self) -> None:
+        self._seat.arrive()
         try:
             while self._wait_for_work():
                 self._turn()
         finally:
+            self._seat.leave()
             # Whatever ended the loop, nobody is left waiting, and nobody can come after: all other lanes end as well.
             self._hall.stop()
             with self._changed:
@@ -138,6 +143,16 @@ class Lane:
 
     def _wait_for_work(self) -> bool:
         """Sleep until there is something to do. False when the engine is to stop."""
+        with self._changed:
+            if self._called():
+                return not self._hall.stopped
+        self._seat.leave()
+        try:
+            return self._sleep()
+        finally:
+            self._seat.arrive()
+
+    def _sleep(self) -> bool:
         with self._changed:
             # A pause between two calls is no rest: what is given back would be asked for again at once.
             called = self._changed.wait_for(self._called, PAUSE_SECONDS)
@@ -241,7 +256,7 @@ class Lane:
         Raises MemoryRefusedError where there is not the memory for all of them.
         """
         try:
-            with self._busy():
+            with self._seat.turn(), self._busy():
                 return list(call(rows))
         except MemoryRefusedError as error:
             self._note_failed(run, len(rows), error)
@@ -251,7 +266,7 @@ class Lane:
         found: list[T | Exception] = []
         for row in rows:
             try:
-                with self._busy():
+                with self._seat.turn(), self._busy():
                     found += call(range(row, row + 1))
             except Exception as error:
                 # Whoever gets it reports it.

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
-import onnxruntime
 from numpy.typing import NDArray
 
 from dragoman.export.bundle import WEIGHTS_FILE, Bundle
@@ -29,12 +28,12 @@ from dragoman.export.graphs import (
     self_value,
     updated,
 )
+from dragoman.export.runtime import onnxruntime
 from dragoman.service.engine.cache import SlotCache
+from dragoman.service.engine.providers import Asked, CudaOptions, asked_of_runtime, really_used
 from dragoman.service.engine.runner import Memory, MemoryRefusedError, RowInput
 from dragoman.service.engine.scheduler import Step
 from dragoman.service.process import give_back_memory
-
-PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 
 FATAL_ONLY = 4
 """ONNX Runtime's log level: what goes wrong raises, and is reported once, by whoever catches it."""
@@ -43,12 +42,10 @@ FATAL_ONLY = 4
 REFUSALS = ("failed to allocate memory", "bad allocation", "bad_alloc", "out of memory")
 """How ONNX Runtime says, in lower case, that it was refused memory; the class of its errors does not tell."""
 
+DEFAULT_CUDA = CudaOptions()
+
 UNBOUND = slice(0, 0)
 """The rows that are bound where none are."""
-
-
-class ProviderError(ValueError):
-    """The execution provider that was asked for is not to be had."""
 
 
 @contextmanager
@@ -66,7 +63,9 @@ def _refusals_told() -> Iterator[None]:
 class OrtRunner:
     """Runs a bundle's two graphs; of one without a decoder, nothing but `embed` may be asked. See `Runner`."""
 
-    def __init__(self, bundle: Bundle, *, provider: str, threads: int, max_rows: int) -> None:
+    def __init__(
+        self, bundle: Bundle, *, provider: str, threads: int, max_rows: int, cuda: CudaOptions = DEFAULT_CUDA
+    ) -> None:
         """Load the graphs for `max_rows` rows at most, on `threads` cores.
 
         `provider` is "cpu", "cuda", or "auto": cuda where it works, else cpu. Raises ProviderError where cuda is asked
@@ -76,10 +75,12 @@ class OrtRunner:
         self._max_rows = max_rows
         size = manifest.dimensions
         self._pad_id = manifest.decoding.pad_id
-        self._encoder, self.provider = _open_session(bundle, ENCODER_FILE, provider, threads)
+        asked = asked_of_runtime(provider, cuda)
+        self._encoder = _open_session(bundle, ENCODER_FILE, threads, asked)
         self._decoder: Any = None
         if manifest.translates:
-            self._decoder, _ = _open_session(bundle, DECODER_FILE, provider, threads)
+            self._decoder = _open_session(bundle, DECODER_FILE, threads, asked)
+        self.provider = really_used([each for each in (self._encoder, self._decoder) if each], provider)
         self._encoder_outputs = [spec.name for spec in encoder_spec(size, manifest.precision).outputs]
         self._decoder_spec = decoder_spec(size, manifest.precision, logits=False)
         self._weights_bytes = bundle.path(WEIGHTS_FILE).stat().st_size
@@ -248,8 +249,8 @@ def _small_buffers(rows: int) -> dict[str, NDArray[Any]]:
     }
 
 
-def _open_session(bundle: Bundle, name: str, provider: str, threads: int) -> tuple[onnxruntime.InferenceSession, str]:
-    """Open one graph, and say which provider really runs it."""
+def _open_session(bundle: Bundle, name: str, threads: int, asked: Asked) -> onnxruntime.InferenceSession:
+    """Open one graph on the providers that are `asked` for, as far as they can be had."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
@@ -258,14 +259,4 @@ def _open_session(bundle: Bundle, name: str, provider: str, threads: int) -> tup
     options.enable_mem_pattern = False
     # Threads spin while a step runs, where it pays, and sleep as soon as it has ended.
     options.add_session_config_entry("session.force_spinning_stop", "1")
-    available = onnxruntime.get_available_providers()
-    if provider == "cuda" and PROVIDERS["cuda"] not in available:
-        raise ProviderError(f"provider cuda is not in this ONNX Runtime, which has {', '.join(available)}")
-    wanted = [PROVIDERS["cpu"]]
-    if provider in ("cuda", "auto") and PROVIDERS["cuda"] in available:
-        wanted.insert(0, PROVIDERS["cuda"])
-    session = onnxruntime.InferenceSession(bundle.path(name), options, providers=wanted)
-    used = str(session.get_providers()[0])
-    if provider == "cuda" and used != PROVIDERS["cuda"]:
-        raise ProviderError(f"provider cuda could not be started; ONNX Runtime fell back to {used}")
-    return session, used
+    return onnxruntime.InferenceSession(bundle.path(name), options, providers=asked)

@@ -285,4 +285,14 @@ ALERTS = (
         _MODEL,
         Case(_gauges({"dragoman_provider_as_configured": "1x10"}), 5),
     ),
+    Alert(
+        "DragomanReplacementRefused",
+        'increase(dragoman_replacements_total{outcome="refused"}[1h]) > 0',
+        0,
+        "warning",
+        "A new version of a bundle was not fit to be served; the old one stays.",
+        Case({_series("dragoman_replacements_total", **_MODEL, outcome="refused"): "0 0 1x30"}, 10),
+        {**_MODEL, "outcome": "refused"},
+        Case({_series("dragoman_replacements_total", **_MODEL, outcome="replaced"): "0 0 1x30"}, 10),
+    ),
 )

@@ -51,7 +51,7 @@ def main(folder: Path, ways: set[str]) -> None:
     grace = 0 if "impatient" in ways else 20
     settings = ServerSettings(port=0, metrics_port=0, threads_per_lane=1, repetition_tokens=0, grace_seconds=grace)
     try:
-        serve(settings, folder, load, verify)
+        serve(settings, [folder], load, verify)
     except StartupError as error:
         sys.exit(str(error))
 

@@ -5,6 +5,7 @@ import dataclasses
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -170,6 +171,18 @@ def test_without_a_runtime_it_says_what_to_install(bundle: Path, option: str) ->
     )
 
 
+def test_cuda_that_cannot_run_is_told_before_anything_is_done(bundle: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    from dragoman.service.engine.providers import cuda_fault
+
+    fault = cuda_fault()
+    if fault is None:
+        pytest.skip("CUDA can run here")
+    run = serve(bundle, "--provider", "cuda", "--port", "0", "--metrics-port", "0")
+    assert (run.returncode, run.stdout) == (1, "")
+    assert run.stderr == f"Error: provider cuda cannot run here: {fault}\n"
+
+
 def test_a_bundle_that_fails_its_verification_is_not_served(bundle: Path) -> None:
     with process(bundle, "unverified", until="") as running:
         assert running.status() == 1
@@ -208,6 +221,25 @@ def test_it_says_what_it_serves_and_what_to_try(bundle: Path) -> None:
             f"gRPC on {running.address}, metrics on http://127.0.0.1:{running.ports[1]}/metrics",
             f'Try: dragoman translate --to fr --address {running.address} "The cat sat on the mat."',
         ]
+
+
+def put_another_in_place(bundle: Path) -> str:
+    """Move `bundle` away, and put one with other files there; gives its version."""
+    new = bundle.with_name("new")
+    shutil.copytree(bundle, new)
+    (new / "weights.bin").write_bytes(b"other weights")
+    write_manifest(new, dataclasses.replace(manifest(), files=list_files(new)))
+    bundle.rename(bundle.with_name("former"))
+    new.rename(bundle)
+    return open_bundle(bundle).manifest.version
+
+
+async def test_sighup_makes_it_serve_the_version_that_lies_there_now(bundle: Path) -> None:
+    with process(bundle) as running:
+        version = put_another_in_place(bundle)
+        running.send(signal.SIGHUP)
+        with Client(running.address, timeout_seconds=PATIENCE_SECONDS) as client:
+            await eventually(lambda: client.translate(["kite"]).model_version == version)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

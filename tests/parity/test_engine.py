@@ -17,7 +17,8 @@ from dragoman.export.bundle import Bundle
 from dragoman.export.verify import Decoded, GraphDecoder, decode_alone
 from dragoman.service.engine.engine import Engine
 from dragoman.service.engine.offline import Silent
-from dragoman.service.engine.ort_runner import OrtRunner, ProviderError
+from dragoman.service.engine.ort_runner import OrtRunner
+from dragoman.service.engine.providers import ProviderError
 from dragoman.service.engine.repetition import Repetition
 from dragoman.service.engine.runner import RowInput
 from dragoman.service.engine.scheduler import Limits

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 import torch
 
@@ -20,6 +19,7 @@ from dragoman.export.graphs import DECODER_FILE, ENCODER_FILE
 from dragoman.export.onnx_files import dimensions_of, show_logits, write_graphs
 from dragoman.export.precision import TOLERANCES
 from dragoman.export.proof import check_cached, check_names_and_axes, check_tokens, translate_sample
+from dragoman.export.runtime import onnxruntime
 from dragoman.export.verify import GraphDecoder, Ids, VerificationError, verify_bundle
 from dragoman.model.checkpoint import Checkpoint, load_checkpoint, own_weights
 from dragoman.model.greedy import greedy, pad

@@ -1,6 +1,6 @@
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
@@ -11,20 +11,18 @@ from click.testing import CliRunner
 from dragoman.export.bundle import Bundle, BundleError, write_manifest
 from dragoman.service import loading
 from dragoman.service.cli import main
-from dragoman.service.engine.scheduler import Step
+from dragoman.service.engine.providers import CudaOptions, ProviderError
 from dragoman.service.loading import (
     INSTALL_RUNTIME,
-    WARMUP_STEPS,
     StartupError,
     as_configured,
     check_runtime,
     load_model,
     verify_model,
-    warm_up,
 )
 from dragoman.service.settings import ServerSettings
-from tests.fake_runner import END, FakeRunner
-from tests.harness import encoder_manifest, manifest, write_tokenizer
+from tests.fake_runner import FakeRunner
+from tests.harness import manifest, write_tokenizer
 
 
 def install(monkeypatch: pytest.MonkeyPatch, *distributions: str) -> None:
@@ -70,30 +68,26 @@ def test_two_runtimes_in_one_folder_are_refused(monkeypatch: pytest.MonkeyPatch)
         check_runtime()
 
 
-class ProviderError(ValueError):
-    pass
-
-
 class Loaded(FakeRunner):
     provider = "CPUExecutionProvider"
 
-    def __init__(self, bundle: Bundle, *, provider: str, threads: int, max_rows: int) -> None:
+    def __init__(self, bundle: Bundle, *, provider: str, threads: int, max_rows: int, cuda: CudaOptions) -> None:
         super().__init__(max_rows)
 
 
 class NoDevice(Loaded):
-    def __init__(self, bundle: Bundle, *, provider: str, threads: int, max_rows: int) -> None:
+    def __init__(self, bundle: Bundle, *, provider: str, threads: int, max_rows: int, cuda: CudaOptions) -> None:
         raise ProviderError("provider cuda is asked for, and there is no device")
 
 
 class NoGraph(Loaded):
-    def __init__(self, bundle: Bundle, *, provider: str, threads: int, max_rows: int) -> None:
+    def __init__(self, bundle: Bundle, *, provider: str, threads: int, max_rows: int, cuda: CudaOptions) -> None:
         raise RuntimeError("Load model failed:\n  Protobuf parsing failed.\n")
 
 
 def test_the_provider_is_the_one_really_in_use(monkeypatch: pytest.MonkeyPatch, bundle: Bundle) -> None:
     install(monkeypatch, "onnxruntime")
-    bring(monkeypatch, "dragoman.service.engine.ort_runner", OrtRunner=Loaded, ProviderError=ProviderError)
+    bring(monkeypatch, "dragoman.service.engine.ort_runner", OrtRunner=Loaded)
     model = load_model(bundle, ServerSettings(provider="auto"))
     assert (model.provider, model.runtime_version) == ("CPUExecutionProvider", "9.9")
     assert model.load_seconds >= 0
@@ -111,7 +105,7 @@ def test_what_cannot_be_loaded_is_told_in_one_line(
     monkeypatch: pytest.MonkeyPatch, bundle: Bundle, runner: type[FakeRunner], message: str
 ) -> None:
     install(monkeypatch, "onnxruntime")
-    bring(monkeypatch, "dragoman.service.engine.ort_runner", OrtRunner=runner, ProviderError=ProviderError)
+    bring(monkeypatch, "dragoman.service.engine.ort_runner", OrtRunner=runner)
     with pytest.raises(StartupError) as caught:
         load_model(bundle, ServerSettings(provider="cuda"))
     assert str(caught.value) == message
@@ -169,49 +163,6 @@ def test_the_command_ends_with_a_table(monkeypatch: pytest.MonkeyPatch, bundle: 
     write_manifest(bundle.folder, manifest())
     result = CliRunner().invoke(main, ["verify", str(bundle.folder)])
     assert (result.exit_code, result.stdout) == (0, "golden  64 texts\nalone   ok\n")
-
-
-class Watched(FakeRunner):
-    def __init__(self) -> None:
-        super().__init__(rows=4)
-        self.embedded: list[int] = []
-        self.cleared: set[int] = set()
-
-    def embed(self, sources: Sequence[Sequence[int]]) -> list[Any]:
-        self.embedded.append(len(sources))
-        return []
-
-    def clear_row(self, row: int) -> None:
-        super().clear_row(row)
-        self.cleared.add(row)
-
-    def step(self, rows: Any, only: int | None = None, scored: bool = True) -> list[Step]:
-        self.cleared.difference_update(range(len(rows)))
-        return super().step(rows, only, scored)
-
-
-def test_warming_up_runs_one_row_and_all_rows_and_leaves_them_clean() -> None:
-    runner = Watched()
-    warm_up(runner, [(*range(10, 20), END)] * 9, manifest(), max_rows=4)
-    assert runner.embedded == [1, 4]
-    assert runner.batches == [1] * WARMUP_STEPS + [4] * WARMUP_STEPS
-    assert runner.cleared == {0, 1, 2, 3}
-    assert runner.rests == 1
-
-
-def test_warming_up_a_model_that_only_embeds_takes_no_step() -> None:
-    runner = Watched()
-    warm_up(runner, [(*range(10, 20), END)] * 9, encoder_manifest(), max_rows=4)
-    assert runner.embedded == [1, 4]
-    assert runner.batches == []
-    assert runner.rests == 1
-
-
-def test_warming_up_does_with_what_there_is() -> None:
-    runner = Watched()
-    warm_up(runner, [(*range(10, 20), END)], manifest(), max_rows=4)
-    assert runner.batches == [1] * WARMUP_STEPS
-    warm_up(runner, [], manifest(), max_rows=4)
 
 
 @pytest.mark.parametrize(

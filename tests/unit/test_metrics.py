@@ -32,6 +32,7 @@ CORE = {
     "dragoman_texts_total",
     "dragoman_finished_total",
     "dragoman_refused_total",
+    "dragoman_replacements_total",
     "dragoman_run_failures_total",
     "dragoman_provider_as_configured",
     "dragoman_source_tokens",

@@ -1,7 +1,7 @@
-import onnxruntime
 import pytest
 
 from benchmarks.overhead import Call, share_of, watched
+from dragoman.export.runtime import onnxruntime
 
 
 def test_the_share_is_what_the_graph_leaves_of_a_turn() -> None:

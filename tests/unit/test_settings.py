@@ -23,6 +23,7 @@ UNITS = (
     "lane",
     "times",
     "steps",
+    "device",
     "calls",
     "second",
 )
@@ -59,7 +60,7 @@ def test_defaults_are_those_of_the_settings(started: list[ServerSettings]) -> No
 
 def test_numbers_have_their_unit_in_the_name() -> None:
     numbers = [field.name for field in fields(ServerSettings) if field.type is int]
-    assert [name for name in numbers if not name.endswith(UNITS)] == []
+    assert [name for name in numbers if name != "cuda_device" and not name.endswith(UNITS)] == []
 
 
 @pytest.mark.parametrize("name", [field.name for field in fields(ServerSettings)])
@@ -71,10 +72,16 @@ def test_a_variable_does_what_its_option_does(started: list[ServerSettings], nam
     arguments = [flag, text]
     if isinstance(value, bool):
         arguments = [flag if value else flag.replace("--", "--no-")]
-    if name in ("lanes", "threads_per_lane", "max_rows", "repetition_tokens"):
+    if name in ("lanes", "cuda_device", "threads_per_lane", "max_rows", "repetition_tokens"):
         arguments[-1], text, value = "3", "3", 3
-    if name == "log_format":
-        arguments[-1] = text = value = "json"
+    values = {
+        "model_weights": "en-fr=2,en-de=0.5",
+        "cuda_arena": "double",
+        "cudnn_search": "default",
+        "log_format": "json",
+    }
+    if name in values:
+        arguments[-1] = text = value = values[name]
     assert run(*arguments).exit_code == 0
     assert run(env={variable_of(name): text}).exit_code == 0
     assert [getattr(settings, name) for settings in started] == [value, value]
@@ -128,3 +135,14 @@ def test_lanes_times_threads_compute(lanes: int, per_lane: int, computing: int, 
 def test_lanes_divide_the_processors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dragoman.service.settings.allowed_cpus", lambda: 5)
     assert [ServerSettings(lanes=lanes).compute_threads for lanes in (1, 2, 5, 8)] == [5, 4, 5, 8]
+
+
+def test_weights_are_told_by_name() -> None:
+    assert ServerSettings(model_weights="en-fr=2, en-de=0.5").weights == {"en-fr": 2.0, "en-de": 0.5}
+    assert ServerSettings().weights == {}
+
+
+@pytest.mark.parametrize("weights", ["en-fr", "=2", "en-fr=0", "en-fr=-1", "en-fr=much", "en-fr=inf", "a=2;b=1"])
+def test_weights_that_are_none_are_refused(weights: str) -> None:
+    with pytest.raises(ValueError, match=r"^model_weights must be like NAME=2,NAME=1, each weight above 0; has"):
+        ServerSettings(model_weights=weights)

@@ -13,7 +13,7 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from dragoman.export.bundle import Bundle
 from dragoman.export.onnx_files import dimensions_of, show_logits, write_graphs
@@ -22,29 +22,8 @@ from dragoman.model.checkpoint import Checkpoint
 from dragoman.model.greedy import greedy, pad
 from dragoman.model.importing import family_of, load_any
 from tests.harness import manifest
-from tests.hugging_face_tokenizers import t5 as write_tokenizer
+from tests.hugging_face_t5 import KINDS, UNTIED, make_t5
 from tests.tiny import sentences
-
-SHAPE: Mapping[str, Any] = {
-    "d_model": 32,
-    "num_heads": 4,
-    "d_kv": 12,
-    "d_ff": 64,
-    "num_layers": 2,
-    "num_decoder_layers": 1,
-    "relative_attention_num_buckets": 8,
-    "relative_attention_max_distance": 20,
-    "decoder_start_token_id": 0,
-    "dropout_rate": 0.0,
-}
-
-VARIANTS: Mapping[str, Mapping[str, Any]] = {
-    "v1.0": {"feed_forward_proj": "relu"},
-    "v1.1": {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
-    "v1.1 with one table": {"feed_forward_proj": "gated-silu", "tie_word_embeddings": False},
-    "mt5": {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
-}
-UNTIED = ("v1.1", "mt5")
 
 
 @dataclass(frozen=True)
@@ -57,42 +36,9 @@ class Pair:
     ours: Checkpoint
 
 
-def make_pair(variant: str, folder: Path) -> Pair:
-    """A model whose every weight counts, whose attention is sharp, and which says many words before it ends."""
-    kind = "MT5" if variant == "mt5" else "T5"
-    tokenizer = write_tokenizer(folder)
-    tasks = json.loads((folder / "config.json").read_text())["task_specific_params"]
-    settings = {"vocab_size": len(tokenizer), "task_specific_params": tasks, **SHAPE, **VARIANTS[variant]}
-    config = getattr(transformers, f"{kind}Config")(**settings)
-    with torch.random.fork_rng(), torch.no_grad():
-        torch.manual_seed(5)
-        model = getattr(transformers, f"{kind}ForConditionalGeneration")(config).eval()
-        if variant in UNTIED:
-            model.lm_head.weight = nn.Parameter(torch.randn(len(tokenizer), 32))
-        for name, parameter in model.named_parameters():
-            if "layer_norm" in name:
-                parameter.normal_(1.0, 0.3)
-            elif "relative_attention_bias" in name:
-                parameter.normal_(0.0, 1.5)
-            elif parameter.dim() == 2 and "shared" not in name and "lm_head" not in name:
-                parameter.mul_(2.0)
-        # A token's own logit would always be largest, were all gains of the last norm positive. Logits are to be of
-        # the same size in all variants: in float32, 1e-4 is little where they reach 30.
-        model.decoder.final_layer_norm.weight.normal_(std=3.0 if variant == "v1.0" else 0.2)
-        vary_outputs(model, len(tokenizer))
-    model.save_pretrained(folder)
-    return Pair(folder, tokenizer, model, read(folder))
-
-
-def vary_outputs(model: Any, vocabulary: int) -> None:
-    """Keep the model from saying the same word for ever: take from its words what all its states have in common."""
-    words = model.lm_head.weight
-    source = torch.randint(3, vocabulary, (24, 20))
-    target = torch.randint(3, vocabulary, (24, 12))
-    for _ in range(3):  # the table may be tied, so each round moves what the next one measures
-        states = model(input_ids=source, decoder_input_ids=target, output_hidden_states=True)
-        mean = states.decoder_hidden_states[-1].flatten(0, 1).mean(dim=0)
-        words.sub_(torch.outer(words @ mean, mean) / (mean @ mean))
+def make_pair(kind: str, folder: Path) -> Pair:
+    model = make_t5(kind, folder)
+    return Pair(folder, transformers.AutoTokenizer.from_pretrained(folder), model, read(folder))
 
 
 def read(folder: Path) -> Checkpoint:
@@ -100,14 +46,14 @@ def read(folder: Path) -> Checkpoint:
         return load_any(folder, family_of(folder), Path(scratch) / "tokenizer")
 
 
-@pytest.fixture(scope="module", params=VARIANTS)
-def variant(request: pytest.FixtureRequest) -> str:
+@pytest.fixture(scope="module", params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
 @pytest.fixture(scope="module")
-def pair(variant: str, tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    return make_pair(variant, tmp_path_factory.mktemp("t5") / "tiny")
+def pair(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    return make_pair(kind, tmp_path_factory.mktemp("t5") / "tiny")
 
 
 def padded(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
@@ -123,9 +69,9 @@ def right_logits(model: Any, rows: Sequence[Sequence[int]], target: Tensor) -> T
     return logits
 
 
-def test_logits_are_those_of_transformers(variant: str, pair: Pair) -> None:
-    assert pair.ours.config.family == ("mt5" if variant == "mt5" else "t5")
-    assert pair.ours.config.architecture.tied_output == (variant not in UNTIED)
+def test_logits_are_those_of_transformers(kind: str, pair: Pair) -> None:
+    assert pair.ours.config.family == ("mt5" if kind == "mt5" else "t5")
+    assert pair.ours.config.architecture.tied_output == (kind not in UNTIED)
     rows = [pair.ours.tokenizer.encode(text, "en", "fr") for text in sentences(8)]
     target = torch.randint(3, len(pair.tokenizer), (8, 40), generator=torch.Generator().manual_seed(1))
     right = right_logits(pair.model, rows, target)
