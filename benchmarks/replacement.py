@@ -108,7 +108,7 @@ async def load(
     """Ask until `over`."""
 
     async def client(place: int) -> None:
-        async with AsyncClient(address, timeout_seconds=TIMEOUT_SECONDS) as connection:
+        async with AsyncClient(address, timeout_seconds=TIMEOUT_SECONDS, retries=None) as connection:
             while not over.is_set():
                 place += 1
                 text = texts[place % len(texts)]
