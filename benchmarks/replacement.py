@@ -30,8 +30,10 @@ TEXTS = 200
 """Different ones; each client goes through all of them."""
 
 TIMEOUT_SECONDS = 300.0
-SETTLE_SECONDS = 3.0
-"""Between a replacement and the look at memory: the old version's last calls end meanwhile."""
+LOAD_SECONDS = 2.0
+"""How long a new version is asked before its memory is looked at."""
+REST_SECONDS = 2.0
+"""Without a call before that look: the server gives back by then what a burst has taken."""
 
 MOST_GROWTH = 0.05
 MIB = 2**20
@@ -90,6 +92,12 @@ def replace(server: ServerProcess, link: Path, bundle: Path, name: str) -> None:
     raise TimeoutError(f"version {version} was not served within {TIMEOUT_SECONDS:.0f} seconds")
 
 
+def idle(server: ServerProcess) -> None:
+    """Wait until nothing is being decoded."""
+    while server.metric("dragoman_active_rows"):
+        time.sleep(0.1)
+
+
 def alone(server: ServerProcess, name: str, texts: Sequence[str]) -> dict[str, str]:
     """What the version that is served now says to each text."""
     with Client(server.address, timeout_seconds=TIMEOUT_SECONDS) as client:
@@ -103,13 +111,15 @@ async def load(
     known: Answers,
     clients: int,
     seen: Seen,
+    gate: asyncio.Event,
     over: asyncio.Event,
 ) -> None:
-    """Ask until `over`."""
+    """Ask until `over`, while the gate is set."""
 
     async def client(place: int) -> None:
         async with AsyncClient(address, timeout_seconds=TIMEOUT_SECONDS, retries=None) as connection:
             while not over.is_set():
+                await gate.wait()
                 place += 1
                 text = texts[place % len(texts)]
                 try:
@@ -139,18 +149,24 @@ async def replaced_under_load(
     clients: int,
 ) -> Seen:
     """Everything but what the versions say alone; the first of `bundles` is served at the start."""
-    seen, over = Seen(), asyncio.Event()
-    asking = asyncio.create_task(load(server.address, names, texts, known, clients, seen, over))
+    seen, gate, over = Seen(), asyncio.Event(), asyncio.Event()
+    gate.set()
+    asking = asyncio.create_task(load(server.address, names, texts, known, clients, seen, gate, over))
     try:
         for number in range(1, replacements + 1):
             await asyncio.to_thread(replace, server, link, bundles[number % 2], names[0])
-            await asyncio.sleep(SETTLE_SECONDS)
+            await asyncio.sleep(LOAD_SECONDS)
+            gate.clear()
+            await asyncio.to_thread(idle, server)
+            await asyncio.sleep(REST_SECONDS)
             seen.resident_bytes.append(server.resident_bytes())
+            gate.set()
             click.echo(
                 f"replacement {number}: {sum(seen.calls.values())} calls so far, {len(seen.failures)} failed, "
                 f"{seen.wrong} wrong; {seen.resident_bytes[-1] / MIB:.1f} MiB"
             )
     finally:
+        gate.set()
         over.set()
     await asking
     return seen

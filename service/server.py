@@ -57,7 +57,7 @@ from dragoman.service.loading import (
 from dragoman.service.memory import NvidiaDevices
 from dragoman.service.metrics import Metrics, ModelMetrics
 from dragoman.service.models import ServedModel
-from dragoman.service.process import give_back_memory
+from dragoman.service.process import give_back_memory, keep_memory_together
 from dragoman.service.replacement import Replacer
 from dragoman.service.results import ModelInfo
 from dragoman.service.servicer import METHODS, SERVICE, TranslationService
@@ -306,6 +306,7 @@ def serve(
     are what stands between a bundle's files and an answer. Leaves the process if work that cannot be interrupted
     is still going on.
     """
+    keep_memory_together()
     asyncio.run(_until_signal(partial(_life, settings, folders, Loader(settings, load, verify))))
     if any(thread.name in (ASIDE, ENGINE) for thread in threading.enumerate()):
         # The interpreter would wait for them, or end under them while they compute.

@@ -34,8 +34,8 @@ def install(monkeypatch: pytest.MonkeyPatch, *distributions: str) -> None:
         return "9.9"
 
     monkeypatch.setattr(loading, "version", version)
-    module = types.SimpleNamespace(__version__="9.9") if distributions else None
-    monkeypatch.setitem(sys.modules, "onnxruntime", module)
+    module = types.SimpleNamespace(onnxruntime=types.SimpleNamespace(__version__="9.9")) if distributions else None
+    monkeypatch.setitem(sys.modules, "dragoman.export.runtime", module)
 
 
 def bring(monkeypatch: pytest.MonkeyPatch, module: str, **content: Any) -> None:
