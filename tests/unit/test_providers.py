@@ -28,7 +28,7 @@ def install(monkeypatch: pytest.MonkeyPatch, *providers: str, missing: tuple[str
     runtime = types.SimpleNamespace(
         get_available_providers=lambda: [*providers], preload_dlls=preload, __file__="/opt/onnxruntime/__init__.py"
     )
-    monkeypatch.setitem(sys.modules, "dragoman.export.runtime", types.SimpleNamespace(onnxruntime=runtime))
+    monkeypatch.setattr("dragoman.export.runtime.onnxruntime", runtime)
     monkeypatch.setattr(ctypes, "CDLL", load)
     return tried
 
