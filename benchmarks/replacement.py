@@ -120,7 +120,7 @@ async def load(
     """Ask until `over`, while the gate is set."""
 
     async def client(place: int) -> None:
-        async with AsyncClient(address, timeout_seconds=TIMEOUT_SECONDS) as connection:
+        async with AsyncClient(address, timeout_seconds=TIMEOUT_SECONDS, retries=None) as connection:
             while not over.is_set():
                 await gate.wait()
                 place += 1

@@ -84,7 +84,7 @@ async def closed_loop(address: str, texts: Sequence[str], clients: int) -> list[
     left = iter(range(len(texts)))
 
     async def client() -> None:
-        async with AsyncClient(address, timeout_seconds=TIMEOUT_SECONDS) as connection:
+        async with AsyncClient(address, timeout_seconds=TIMEOUT_SECONDS, retries=None) as connection:
             for index in left:
                 result = await connection.translate([texts[index]], truncate=True, scores=False)
                 found[index] = result.translations[0].text

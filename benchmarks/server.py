@@ -58,7 +58,7 @@ def sum_of(page: str, name: str) -> float:
 def server_process(bundle: Path, *options: str, cpus: Set[int] | None = None) -> Iterator[ServerProcess]:
     """Serve `bundle` on free ports of the loopback, on `cpus` alone if given; ended when left."""
     command = [sys.executable, "-m", "dragoman.service.cli", "serve", str(bundle), "--no-verify"]
-    command += ["--port", "0", "--metrics-port", "0", *options]
+    command += ["--port", "0", "--metrics-port", "0", "--log-calls-per-second", "0", *options]
     with pinned(cpus):
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONUNBUFFERED": "1"}

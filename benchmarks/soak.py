@@ -78,7 +78,7 @@ async def quarter(address: str, texts: Sequence[str], clients: int, rng: random.
     left = iter(texts)
 
     async def client() -> None:
-        async with AsyncClient(address, timeout_seconds=TIMEOUT_SECONDS) as connection:
+        async with AsyncClient(address, timeout_seconds=TIMEOUT_SECONDS, retries=None) as connection:
             for text in left:
                 if rng.random() < EMBED_SHARE:
                     await connection.embed([text], truncate=True)

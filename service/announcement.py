@@ -13,7 +13,7 @@ COMMAND = "dragoman"
 EXAMPLE = "The cat sat on the mat."
 
 
-def announcement(models: Sequence[ModelInfo], host: str, port: int, metrics_port: int) -> str:
+def announcement(models: Sequence[ModelInfo], host: str, port: int, metrics_port: int, tls: bool = False) -> str:
     """Plain lines: what is served, where, and what to type to see the first model work."""
     first = models[0]
     model = first.name if len(models) > 1 else ""
@@ -21,7 +21,7 @@ def announcement(models: Sequence[ModelInfo], host: str, port: int, metrics_port
         (
             *(line for each in models for line in served(each)),
             f"gRPC on {at(host, port)}, metrics on http://{at(host, metrics_port)}/metrics",
-            f"Try: {try_line(first.target_languages, host, port, model)}",
+            f"Try: {try_line(first.target_languages, host, port, model, tls)}",
         )
     )
 
@@ -45,16 +45,17 @@ def at(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def try_line(languages: Sequence[str], host: str, port: int, model: str = "") -> str:
+def try_line(languages: Sequence[str], host: str, port: int, model: str = "", tls: bool = False) -> str:
     """A command that translates through the server at `host` and `port`; one that embeds where it has no language.
 
     `model` is named where there are several.
     """
     reachable = "127.0.0.1" if host in ("0.0.0.0", "::") else host
     address = "" if (reachable, port) == (DEFAULT_HOST, DEFAULT_PORT) else f" --address {at(reachable, port)}"
+    secure = " --tls" if tls else ""
     work = f"translate --to {languages[0]}" if languages else "embed"
     named = f" --model {shlex.quote(model)}" if model else ""
-    return f'{shlex.quote(_own_command())} {work}{named}{address} "{EXAMPLE}"'
+    return f'{shlex.quote(_own_command())} {work}{named}{address}{secure} "{EXAMPLE}"'
 
 
 def _own_command() -> str:

@@ -3,10 +3,12 @@
     with Client("127.0.0.1:50051") as client:
         client.translate(["The cat sat on the mat."], to="fr").texts
 
-Both open one channel, which reconnects by itself, and raise the errors of `service.client_errors`.
+Both open one channel, which reconnects by itself, make calls again that may then succeed (`service.retries`), and raise
+the errors of `service.client_errors`.
 """
 
-import ipaddress
+import asyncio
+import time
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -20,10 +22,13 @@ from dragoman.service.client_errors import (
     OverloadedError,
     ServerError,
     TimedOutError,
+    UnauthenticatedError,
     UnavailableError,
     Violation,
     client_error,
 )
+from dragoman.service.client_tls import Tls
+from dragoman.service.hosts import is_loopback
 from dragoman.service.results import (
     Embedding,
     EmbedResult,
@@ -31,11 +36,14 @@ from dragoman.service.results import (
     ModelInfo,
     Pooling,
     ServerInfo,
+    ServerLimits,
     Timings,
     Token,
     TranslateResult,
     Translation,
 )
+from dragoman.service.retries import Attempts, Budget, Retries
+from dragoman.service.status import AUTHORIZATION
 from dragoman.service.wire import POOLINGS, embed_result, server_info, translate_result
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as rpc
@@ -52,19 +60,28 @@ __all__ = [
     "NotFoundError",
     "OverloadedError",
     "Pooling",
+    "Retries",
     "ServerError",
     "ServerInfo",
+    "ServerLimits",
     "TimedOutError",
     "Timings",
+    "Tls",
     "Token",
     "TranslateResult",
     "Translation",
+    "UnauthenticatedError",
     "UnavailableError",
     "Violation",
 ]
 
 DEFAULT_ADDRESS = "127.0.0.1:50051"
 DEFAULT_TIMEOUT_SECONDS = 60.0
+
+DEFAULT_RETRIES = Retries()
+
+IN_TURN = '{"loadBalancingConfig": [{"round_robin": {}}]}'
+"""Calls go to all servers of an address."""
 
 MOST_OUTPUT_TOKENS = 2**31 - 1
 """The largest limit that a request can hold; no model has one near it."""
@@ -76,9 +93,33 @@ Response = TypeVar("Response")
 class Client:
     """Calls that wait for their answers. May be shared by threads."""
 
-    def __init__(self, address: str = DEFAULT_ADDRESS, *, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> None:
-        """`address` is HOST:PORT; a call that takes longer than `timeout_seconds` raises TimedOutError."""
-        self._channel = grpc.insecure_channel(address, options=_channel_options(address))
+    def __init__(
+        self,
+        address: str = DEFAULT_ADDRESS,
+        *,
+        timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
+        tls: Tls | None = None,
+        token: str = "",
+        retries: Retries | None = DEFAULT_RETRIES,
+    ) -> None:
+        """`address` is HOST:PORT; a call that takes longer than `timeout_seconds` raises TimedOutError.
+
+        With `tls` the connection is encrypted, and the server must prove who it is. `token` goes with every call;
+        without `tls` whoever is on the way can read it. A call that no server took, or a full one, or one that went
+        down with it, is made again as `retries` says; None makes each call once. An `address` of several servers, such
+        as `ipv4:10.0.0.1:50051,10.0.0.2:50051` or a name that stands for them, is called in turn.
+
+        Raises ValueError if `token` cannot be one, and OSError if a file of `tls` cannot be read.
+        """
+        self._metadata = _metadata(token)
+        if tls is None:
+            self._channel = grpc.insecure_channel(address, options=_channel_options(address))
+        else:
+            options = _channel_options(address, tls)
+            self._channel = grpc.secure_channel(address, tls.credentials(), options=options)
+        self._retries = retries
+        self._budget = Budget(retries.overload_budget if retries else 0)
+        self._closed = False
         self._stub = rpc.TranslationServiceStub(self._channel)
         self._timeout_seconds = timeout_seconds
 
@@ -130,6 +171,7 @@ class Client:
 
     def close(self) -> None:
         """Close the channel."""
+        self._closed = True
         self._channel.close()
 
     def __enter__(self) -> Self:
@@ -145,19 +187,44 @@ class Client:
     def _call(
         self, method: "grpc.UnaryUnaryMultiCallable[Request, Response]", request: Request, timeout_seconds: float | None
     ) -> Response:
-        try:
-            return method(request, timeout=_seconds(timeout_seconds, self._timeout_seconds))
-        except grpc.RpcError as error:
-            metadata: Any = error.trailing_metadata()
-            raise client_error(error.code(), error.details(), metadata) from error
+        attempts = Attempts(self._retries, self._budget, _seconds(timeout_seconds, self._timeout_seconds))
+        while True:
+            try:
+                response = method(request, timeout=attempts.seconds_left, metadata=self._metadata)
+            except grpc.RpcError as error:
+                metadata: Any = error.trailing_metadata()
+                failure = client_error(error.code(), error.details(), metadata)
+                wait = None if self._closed else attempts.wait_after(failure)
+                if wait is None:
+                    raise failure from error
+            else:
+                self._budget.earn()
+                return response
+            time.sleep(wait)
 
 
 class AsyncClient:
     """Calls that are awaited. Belongs to the event loop that it was made on."""
 
-    def __init__(self, address: str = DEFAULT_ADDRESS, *, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> None:
+    def __init__(
+        self,
+        address: str = DEFAULT_ADDRESS,
+        *,
+        timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
+        tls: Tls | None = None,
+        token: str = "",
+        retries: Retries | None = DEFAULT_RETRIES,
+    ) -> None:
         """See Client."""
-        self._channel = grpc.aio.insecure_channel(address, options=_channel_options(address))
+        self._metadata = _metadata(token)
+        if tls is None:
+            self._channel = grpc.aio.insecure_channel(address, options=_channel_options(address))
+        else:
+            options = _channel_options(address, tls)
+            self._channel = grpc.aio.secure_channel(address, tls.credentials(), options=options)
+        self._retries = retries
+        self._budget = Budget(retries.overload_budget if retries else 0)
+        self._closed = False
         self._stub = rpc.TranslationServiceStub(self._channel)
         self._timeout_seconds = timeout_seconds
 
@@ -200,6 +267,7 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Close the channel, and cancel what is under way."""
+        self._closed = True
         await self._channel.close()
 
     async def __aenter__(self) -> Self:
@@ -218,10 +286,19 @@ class AsyncClient:
         request: Request,
         timeout_seconds: float | None,
     ) -> Response:
-        try:
-            return await method(request, timeout=_seconds(timeout_seconds, self._timeout_seconds))
-        except grpc.aio.AioRpcError as error:
-            raise client_error(error.code(), error.details(), error.trailing_metadata()) from error
+        attempts = Attempts(self._retries, self._budget, _seconds(timeout_seconds, self._timeout_seconds))
+        while True:
+            try:
+                response = await method(request, timeout=attempts.seconds_left, metadata=self._metadata)
+            except grpc.aio.AioRpcError as error:
+                failure = client_error(error.code(), error.details(), error.trailing_metadata())
+                wait = None if self._closed else attempts.wait_after(failure)
+                if wait is None:
+                    raise failure from error
+            else:
+                self._budget.earn()
+                return response
+            await asyncio.sleep(wait)
 
 
 def _translate_request(
@@ -276,18 +353,23 @@ def _seconds(asked: float | None, usual: float) -> float:
     return usual if asked is None else asked
 
 
-def _channel_options(address: str) -> list[tuple[str, int]]:
+def _metadata(token: str) -> tuple[tuple[str, str], ...]:
+    if not (token.isascii() and token.isprintable()) or " " in token:
+        # gRPC's own error would repeat it.
+        raise ValueError("token must be of printable ASCII without spaces")
+    return ((AUTHORIZATION, f"Bearer {token}"),) if token else ()
+
+
+def _channel_options(address: str, tls: Tls | None = None) -> list[tuple[str, int | str]]:
     # The server bounds its answers; a client's own default would refuse some of them.
-    options = [("grpc.max_receive_message_length", -1)]
-    if _is_loopback(address):
+    options: list[tuple[str, int | str]] = [
+        ("grpc.max_receive_message_length", -1),
+        ("grpc.service_config", IN_TURN),
+        # Its own longest wait, 2 minutes, is beyond the time of most calls.
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.max_reconnect_backoff_ms", 2000),
+    ]
+    if is_loopback(address.rpartition(":")[0]):
         # A proxy of the environment is for the world outside.
         options.append(("grpc.enable_http_proxy", 0))
-    return options
-
-
-def _is_loopback(address: str) -> bool:
-    host = address.rpartition(":")[0].strip("[]")
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    return options if tls is None else [*options, *tls.options()]

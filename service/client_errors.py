@@ -3,6 +3,7 @@
 ClientError                  has the code, the server's words, the fields at fault and when to come again
 ├── InvalidArgumentError     the request is at fault; `violations` says where
 ├── NotFoundError            no such model
+├── UnauthenticatedError     the server wants a token, or knows another one
 ├── OverloadedError          come again after `retry_after_seconds`
 ├── TimedOutError            no answer in time
 ├── UnavailableError         no server there, or one that is starting or stopping
@@ -53,6 +54,10 @@ class NotFoundError(ClientError):
     """The server has no such model."""
 
 
+class UnauthenticatedError(ClientError):
+    """The server wants a token that it knows."""
+
+
 class OverloadedError(ClientError):
     """The server's queue is full; or, without `retry_after_seconds`, the message was too large."""
 
@@ -72,6 +77,7 @@ class ServerError(ClientError):
 _KINDS: dict[grpc.StatusCode, type[ClientError]] = {
     grpc.StatusCode.INVALID_ARGUMENT: InvalidArgumentError,
     grpc.StatusCode.NOT_FOUND: NotFoundError,
+    grpc.StatusCode.UNAUTHENTICATED: UnauthenticatedError,
     grpc.StatusCode.RESOURCE_EXHAUSTED: OverloadedError,
     grpc.StatusCode.DEADLINE_EXCEEDED: TimedOutError,
     grpc.StatusCode.UNAVAILABLE: UnavailableError,

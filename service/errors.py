@@ -6,7 +6,10 @@
     │   ├── UnknownLanguageError   lists the languages there are
     │   └── NoSuchPairError        no model is named, and none has the languages
     ├── UnknownModelError          lists the models there are
+    ├── UnauthenticatedError       no token, or one that is not known
     ├── OverloadedError            the queue is full; says when to come again
+    │   ├── HopelessError          what waits already would make it late for its deadline
+    │   ├── RateLimitedError       the holders of one token ask too often, or too much at once
     │   └── NoMemoryError          there was not the memory for a text, even alone
     ├── LateError                  the caller's deadline has passed
     │   └── TooLateError           before the engine had its texts
@@ -92,14 +95,32 @@ class UnknownModelError(ServiceError):
         super().__init__(f"model {self.fault}")
 
 
+class UnauthenticatedError(ServiceError):
+    """A call without a token that this server knows; the message does not have it either."""
+
+    refusal = "unauthenticated"
+
+
 class OverloadedError(ServiceError):
     """The queue cannot take the call now."""
 
     refusal: ClassVar[str | None] = "queue_full"
 
     def __init__(self, reason: str, retry_after_seconds: float = RETRY_AFTER_SECONDS) -> None:
-        super().__init__(f"{reason}; come again in {retry_after_seconds:g} s")
+        super().__init__(f"{reason}; come again in {retry_after_seconds:.3g} s")
         self.retry_after_seconds = retry_after_seconds
+
+
+class HopelessError(OverloadedError):
+    """The queue is so long that the answer would come after the caller's deadline."""
+
+    refusal = "deadline"
+
+
+class RateLimitedError(OverloadedError):
+    """The holders of one token ask for more than they may."""
+
+    refusal = "rate"
 
 
 class NoMemoryError(OverloadedError):

@@ -1,5 +1,6 @@
 """The HTTP side: /metrics for Prometheus, /healthz and /readyz for whoever looks after the process."""
 
+import logging
 import socket
 import sys
 import threading
@@ -9,6 +10,8 @@ from socketserver import TCPServer
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
+
+log = logging.getLogger(__name__)
 
 PLAIN = "text/plain; charset=utf-8"
 SLOWEST_CLIENT_SECONDS = 10
@@ -63,8 +66,10 @@ class _HttpServer(ThreadingHTTPServer):
 
     def handle_error(self, request: object, client_address: object) -> None:
         """A client that went away in the middle is no news."""
-        if not isinstance(sys.exception(), OSError):
-            super().handle_error(request, client_address)  # type: ignore[arg-type]
+        error = sys.exception()
+        if not isinstance(error, OSError):
+            # Not as its class does it, with the client's address.
+            log.error("a request for metrics failed", exc_info=error)
 
 
 class _HttpServer6(_HttpServer):

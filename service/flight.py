@@ -9,9 +9,10 @@ from functools import partial
 
 from dragoman.service.engine.engine import Engine
 from dragoman.service.engine.runner import MemoryRefusedError
-from dragoman.service.engine.sequence import Finish, QueueFullError, Sequence, StoppedError
+from dragoman.service.engine.sequence import Finish, QueueFullError, Sequence, StoppedError, TooSlowError
 from dragoman.service.errors import (
     GivenUpError,
+    HopelessError,
     LateError,
     ModelFailedError,
     NoMemoryError,
@@ -21,6 +22,9 @@ from dragoman.service.errors import (
 
 DEADLINE_SLACK_SECONDS = 0.1
 """By how much gRPC may end a call before the engine's clock says that its deadline has come."""
+
+SHORTEST_RETRY_SECONDS = 0.1
+"""Before that, what waits has hardly become less."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +121,8 @@ def _submit(engine: Engine, sequences: Row[Sequence]) -> None:
         engine.submit(sequences)
     except QueueFullError as error:
         raise OverloadedError(str(error)) from error
+    except TooSlowError as error:
+        raise HopelessError(str(error), max(SHORTEST_RETRY_SECONDS, error.late_seconds)) from error
     except StoppedError as error:
         raise NotServingError(str(error)) from error
 

@@ -142,6 +142,28 @@ class ModelInfo:
 
 
 @dataclass(frozen=True)
+class ServerLimits:
+    """What a server bounds, whatever the model."""
+
+    message_bytes: int
+    """Of a request."""
+    answer_bytes: int
+    """Of the vectors of one answer."""
+    texts: int
+    """Of one call."""
+    metadata_bytes: int
+    """Of one call."""
+    connection_calls: int
+    """At once on one connection; further ones wait at the caller."""
+    connection_age_seconds: int
+    """After about so long a connection is closed in order, and the caller opens another."""
+    connection_idle_seconds: int
+    """After so long without a call as well."""
+    ping_seconds: int
+    """Pings that come faster close the connection."""
+
+
+@dataclass(frozen=True)
 class ServerInfo:
     """A server and what it has loaded."""
 
@@ -151,3 +173,4 @@ class ServerInfo:
     """ONNX Runtime's version."""
     resident_memory_bytes: int
     """Memory of the server process that is resident now."""
+    limits: ServerLimits

@@ -36,10 +36,12 @@ from prometheus_client import CollectorRegistry
 from dragoman.export.bundle import Bundle, Manifest
 from dragoman.service.announcement import announcement, at
 from dragoman.service.aside import ASIDE, run_aside
+from dragoman.service.call_log import CallLog
 from dragoman.service.engine.engine import Engine
 from dragoman.service.engine.lane import ENGINE
 from dragoman.service.engine.turns import Turns
 from dragoman.service.exposition import Exposition
+from dragoman.service.guard import Guard, TokenLimits
 from dragoman.service.interceptor import CallInterceptor
 from dragoman.service.lifecycle import Lifecycle, State
 from dragoman.service.loading import (
@@ -60,7 +62,9 @@ from dragoman.service.replacement import Replacer
 from dragoman.service.results import ModelInfo
 from dragoman.service.servicer import METHODS, SERVICE, TranslationService
 from dragoman.service.settings import ServerSettings
+from dragoman.service.tokens import token_source
 from dragoman.service.translator import CallLimits, Translator
+from dragoman.service.transport import exposure, port_binder, server_limits, transport_options
 from dragoman.service.watchdog import watch
 from dragoman.v1 import translation_pb2_grpc
 
@@ -90,7 +94,8 @@ class Server:
     ) -> None:
         """It is ready when each of `manifests`, no two of one name, is there; `clock` is the engines', in seconds.
 
-        Raises StartupError where there is no telling them apart.
+        Raises StartupError where there is no telling them apart, and where the settings' tokens or certificates are at
+        fault.
         """
         self._settings = settings
         self._clock = clock
@@ -100,6 +105,11 @@ class Server:
         self._devices = NvidiaDevices()
         self._metrics = Metrics(self.registry, self._devices.memory)
         _check_names(settings, manifests)
+        self._guard = Guard(
+            token_source(settings.tokens_file, os.environ),
+            TokenLimits(settings.token_calls_per_second, settings.token_calls),
+        )
+        self._bind = port_binder(settings)
         self._model_metrics = {
             manifest.name: ModelMetrics(self._metrics, manifest.name, manifest.target_languages)
             for manifest in manifests
@@ -109,7 +119,7 @@ class Server:
         for name, metrics in self._model_metrics.items():
             metrics.readiness(partial(self._ready, name))
         self._turns = Turns(settings.lanes, clock, settings.run_timeout_seconds or math.inf)
-        self._service = TranslationService(self.models)
+        self._service = TranslationService(self.models, server_limits(settings))
         self._health = health.aio.HealthServicer()
         self._grpc = self._make_grpc()
         self._exposition: Exposition | None = None
@@ -118,6 +128,11 @@ class Server:
         """The port that gRPC really listens on, once open."""
         self.metrics_port = 0
         """The port that HTTP really listens on, once open."""
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What whoever starts the server should know of who can reach it."""
+        return exposure(self._settings, self._guard.closed)
 
     async def open(self) -> None:
         """Bind both ports and answer on them: metrics and health, but no calls yet.
@@ -128,7 +143,7 @@ class Server:
         host, port, metrics_port = self._settings.host, self._settings.port, self._settings.metrics_port
         _check_free(host, port)
         try:
-            self.port = self._grpc.add_insecure_port(at(host, port))
+            self.port = self._bind(self._grpc, at(host, port))
         except RuntimeError as error:
             raise StartupError(f"cannot listen on {host}, port {port}") from error
         try:
@@ -206,15 +221,10 @@ class Server:
             task.cancel()
 
     def _make_grpc(self) -> grpc.aio.Server:
-        server = grpc.aio.server(
-            interceptors=[CallInterceptor(SERVICE, METHODS, self._metrics, self._lifecycle)],
-            options=[
-                # Otherwise a second server would share the port, and nobody be told.
-                ("grpc.so_reuseport", 0),
-                ("grpc.max_receive_message_length", self._settings.max_message_bytes),
-                ("grpc.max_send_message_length", -1),
-            ],
-        )
+        settings = self._settings
+        calls = CallLog(settings.log_calls_per_second, settings.log_texts)
+        around = CallInterceptor(SERVICE, METHODS, self._metrics, self._lifecycle, self._guard, calls)
+        server = grpc.aio.server(interceptors=[around], options=transport_options(settings))
         translation_pb2_grpc.add_TranslationServiceServicer_to_server(self._service, server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
@@ -300,6 +310,7 @@ def serve(
     asyncio.run(_until_signal(partial(_life, settings, folders, Loader(settings, load, verify))))
     if any(thread.name in (ASIDE, ENGINE) for thread in threading.enumerate()):
         # The interpreter would wait for them, or end under them while they compute.
+        logging.shutdown()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
@@ -312,10 +323,12 @@ async def _life(settings: ServerSettings, folders: Sequence[Path], loader: Loade
     server = Server(settings, *(each.bundle.manifest for each in found))
     try:
         await server.open()
+        for warning in server.warnings:
+            _say(warning)
         for each in found:
             await server.add(await run_aside(partial(loader.load, each, _say)))
         infos = [model.info for model in server.models.values()]
-        _say(announcement(infos, settings.host, server.port, server.metrics_port))
+        _say(announcement(infos, settings.host, server.port, server.metrics_port, bool(settings.tls_certificate)))
         await Replacer(server, loader, found, settings.watch_seconds).run(asked)
     finally:
         await server.stop(settings.grace_seconds)

@@ -10,7 +10,7 @@ import grpc
 from dragoman.service.errors import InvalidRequestError
 from dragoman.service.models import ServedModel, for_embedding, for_translation
 from dragoman.service.process import own_version, resident_memory_bytes
-from dragoman.service.results import EmbedResult, ServerInfo
+from dragoman.service.results import EmbedResult, ServerInfo, ServerLimits
 from dragoman.service.wire import embed_response, info_response, pooling_from, translate_response
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as rpc
@@ -30,9 +30,13 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class TranslationService(rpc.TranslationServiceServicer):
     """Answers with the models that there are when a call comes; raises ServiceError where it cannot."""
 
-    def __init__(self, models: Mapping[str, ServedModel]) -> None:
-        """`models` by their names, in the order in which they are told; others may be put into it at any time."""
+    def __init__(self, models: Mapping[str, ServedModel], limits: ServerLimits) -> None:
+        """`models` by their names, in the order in which they are told; others may be put into it at any time.
+
+        `limits` are what GetInfo tells; others keep them.
+        """
         self._models = models
+        self._limits = limits
 
     async def Translate(  # noqa: N802
         self, request: pb.TranslateRequest, context: Context
@@ -75,8 +79,8 @@ class TranslationService(rpc.TranslationServiceServicer):
         """See the proto."""
         models = [*self._models.values()]
         runtime_version = models[0].runtime_version if models else ""
-        infos = tuple(model.info for model in models)
-        return info_response(ServerInfo(infos, own_version(), runtime_version, resident_memory_bytes()))
+        infos, memory = tuple(model.info for model in models), resident_memory_bytes()
+        return info_response(ServerInfo(infos, own_version(), runtime_version, memory, self._limits))
 
 
 async def _embed_message(result: EmbedResult) -> pb.EmbedResponse:

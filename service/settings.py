@@ -98,9 +98,37 @@ class ServerSettings:
         16, "Longest pattern, in tokens, that makes a loop of an output, which is then stopped; 0 stops none.", 0, 256
     )
     repetition_times: int = _setting(10, "How many times in a row a pattern makes a loop.", 2)
+    tls_certificate: str = _setting(
+        "",
+        "PEM file of the server's certificate and those between it and its authority: callers then need TLS. This and "
+        "the next two are read anew when they change.",
+    )
+    tls_key: str = _setting("", "PEM file of the certificate's key, not encrypted.")
+    tls_client_ca: str = _setting(
+        "", "PEM file of authorities; each caller must then have a certificate that one of them signed (mutual TLS)."
+    )
+    tokens_file: str = _setting(
+        "",
+        "File of bearer tokens, one a line, or sha256: and its SHA-256 in hexadecimal; read anew when it changes. All "
+        "calls but health then need one. Tokens may also stand in DRAGOMAN_TOKENS, separated by spaces.",
+    )
+    token_calls_per_second: int = _setting(0, "Most calls a second with one token; 0 sets no limit.", 0)
+    token_calls: int = _setting(0, "Most calls at once with one token; 0 sets no limit.", 0)
     max_texts: int = _setting(1024, "Most texts of one call.", 1)
     max_message_bytes: int = _setting(4 * 2**20, "Largest request.", 1024, 2**31 - 1)
     max_answer_bytes: int = _setting(64 * 2**20, "Largest answer of Embed, by its vectors.", 1024, 2**31 - 1)
+    max_metadata_bytes: int = _setting(16384, "Most metadata of one call.", 1024, 2**20)
+    connection_calls: int = _setting(1024, "Most calls at once on one connection; further ones wait at the caller.", 1)
+    connection_age_seconds: int = _setting(
+        1800,
+        "After about how long a connection is closed, once its calls have ended or 5 minutes have passed: the caller "
+        "opens another, and finds servers that are new.",
+        1,
+        2**31 // 1000 - 1,
+    )
+    connection_idle_seconds: int = _setting(
+        600, "How long a connection without calls is kept; the next call opens another.", 1, 2**31 // 1000 - 1
+    )
     run_timeout_seconds: int = _setting(
         30,
         "How long the model may take for one step or one encoding before the server is held to hang and answers nobody "
@@ -108,6 +136,13 @@ class ServerSettings:
         0,
     )
     grace_seconds: int = _setting(20, "How long running calls may go on after SIGTERM or SIGINT.", 0)
+    log_format: str = _setting("console", "Lines of the log: for people, or JSON.", choices=("console", "json"))
+    log_calls_per_second: int = _setting(
+        100, "Most calls that get a line in the log each second, of those that succeed and of the others; 0: none.", 0
+    )
+    log_texts: bool = _setting(
+        False, "Write the texts of calls, and their translations, into the log. They may be confidential."
+    )
     warmup_seconds: int = _setting(
         10,
         "How long a model may be warmed up before it is served: every size of batch and cache that calls may need is "

@@ -14,12 +14,14 @@ from dragoman.service.errors import (
     NotServingError,
     OverloadedError,
     ServiceError,
+    UnauthenticatedError,
     UnknownModelError,
 )
 
 CODES: dict[type[ServiceError], grpc.StatusCode] = {
     InvalidRequestError: grpc.StatusCode.INVALID_ARGUMENT,
     UnknownModelError: grpc.StatusCode.NOT_FOUND,
+    UnauthenticatedError: grpc.StatusCode.UNAUTHENTICATED,
     OverloadedError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     LateError: grpc.StatusCode.DEADLINE_EXCEEDED,
     NotServingError: grpc.StatusCode.UNAVAILABLE,
@@ -32,6 +34,10 @@ DETAILS_KEY = "grpc-status-details-bin"
 
 PUSHBACK_KEY = "grpc-retry-pushback-ms"
 """Trailing metadata that gRPC's own retries obey (gRFC A6)."""
+
+
+AUTHORIZATION = "authorization"
+"""Metadata of a call that holds `Bearer TOKEN`."""
 
 
 @dataclass(frozen=True)

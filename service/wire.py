@@ -9,6 +9,7 @@ from dragoman.service.results import (
     ModelInfo,
     Pooling,
     ServerInfo,
+    ServerLimits,
     Timings,
     Token,
     TranslateResult,
@@ -141,6 +142,7 @@ def info_response(info: ServerInfo) -> pb.GetInfoResponse:
         server_version=info.server_version,
         runtime_version=info.runtime_version,
         resident_memory_bytes=info.resident_memory_bytes,
+        limits=_limits_message(info.limits),
     )
 
 
@@ -167,6 +169,33 @@ def server_info(message: pb.GetInfoResponse) -> ServerInfo:
         server_version=message.server_version,
         runtime_version=message.runtime_version,
         resident_memory_bytes=message.resident_memory_bytes,
+        limits=_limits(message.limits),
+    )
+
+
+def _limits_message(limits: ServerLimits) -> pb.Limits:
+    return pb.Limits(
+        max_message_bytes=limits.message_bytes,
+        max_answer_bytes=limits.answer_bytes,
+        max_texts=limits.texts,
+        max_metadata_bytes=limits.metadata_bytes,
+        max_connection_calls=limits.connection_calls,
+        max_connection_age_seconds=limits.connection_age_seconds,
+        max_connection_idle_seconds=limits.connection_idle_seconds,
+        min_ping_seconds=limits.ping_seconds,
+    )
+
+
+def _limits(message: pb.Limits) -> ServerLimits:
+    return ServerLimits(
+        message_bytes=message.max_message_bytes,
+        answer_bytes=message.max_answer_bytes,
+        texts=message.max_texts,
+        metadata_bytes=message.max_metadata_bytes,
+        connection_calls=message.max_connection_calls,
+        connection_age_seconds=message.max_connection_age_seconds,
+        connection_idle_seconds=message.max_connection_idle_seconds,
+        ping_seconds=message.min_ping_seconds,
     )
 
 

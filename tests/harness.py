@@ -147,7 +147,7 @@ class Running:
         return f"127.0.0.1:{self.server.port}"
 
     def client(self) -> AsyncClient:
-        return AsyncClient(self.address, timeout_seconds=PATIENCE_SECONDS)
+        return AsyncClient(self.address, timeout_seconds=PATIENCE_SECONDS, retries=None)
 
     def value(self, name: str, **labels: str) -> float:
         """A sample of the registry; 0 if it is not there."""

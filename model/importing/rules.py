@@ -19,6 +19,7 @@ NEUTRAL: Mapping[str, Collection[object]] = {
     "encoder_no_repeat_ngram_size": (None, 0),
     "encoder_repetition_penalty": (None, 1),
     "exponential_decay_length_penalty": (None,),
+    "force_bos_token_to_be_generated": (None, False),
     "force_words_ids": (None,),
     "forced_decoder_ids": (None,),
     "guidance_scale": (None, 1),

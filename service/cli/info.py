@@ -19,10 +19,17 @@ def info(address: str, timeout_seconds: float) -> None:
 
 def describe(server: ServerInfo) -> str:
     """A table of two columns."""
+    limits = server.limits
     rows = [
         ("server", server.server_version),
         ("ONNX Runtime", server.runtime_version),
         ("resident memory", f"{server.resident_memory_bytes / MIB:.0f} MiB"),
+        ("largest request", f"{limits.message_bytes} bytes, {limits.texts} texts, {limits.metadata_bytes} of metadata"),
+        ("largest answer", f"{limits.answer_bytes} bytes of vectors"),
+        (
+            "connection",
+            f"{limits.connection_calls} calls at once, closed after about {limits.connection_age_seconds} s",
+        ),
     ]
     for model in server.models:
         rows += [("", ""), *_model_rows(model)]

@@ -1,6 +1,7 @@
 """`dragoman serve`: its options are the fields of ServerSettings, one for one."""
 
-import logging
+import os
+import sys
 from collections.abc import Callable
 from dataclasses import Field, fields
 from pathlib import Path
@@ -26,7 +27,7 @@ def _option(setting: "Field[object]") -> Callable[[Callable[..., None]], Callabl
         type=_type(setting),
         envvar=variable_of(setting.name),
         show_envvar=True,
-        show_default=True,
+        show_default=setting.default != "",
         help=meaning_of(setting).help,
     )
 
@@ -54,11 +55,15 @@ def serve(bundles: tuple[Path, ...], **settings: Any) -> None:
     while the server serves. Put the new one beside the old and rename it, or turn a symbolic link: to write into
     the files of a bundle that is served breaks the model that runs.
     """
+    # gRPC's own lines would stand between those of JSON, one for each stranger who shakes hands badly.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from dragoman.service.loading import StartupError
+    from dragoman.service.logs import configure
     from dragoman.service.server import serve as run
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
-        run(ServerSettings(**settings), bundles)
+        made = ServerSettings(**settings)
+        configure(made.log_format, sys.stderr)
+        run(made, bundles)
     except (StartupError, ValueError) as error:
         raise click.ClickException(str(error)) from error

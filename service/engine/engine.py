@@ -62,7 +62,8 @@ class Engine:
     def submit(self, sequences: Row[Sequence]) -> None:
         """Take the sequences of one request, all or none; any thread may call it.
 
-        Raises QueueFullError where the queue cannot take them, and StoppedError after `stop`.
+        Raises QueueFullError where the queue cannot take them, TooSlowError where it is so long that they would come
+        too late for their deadline, and StoppedError after `stop`.
         """
         with self._hall.changed:
             if self._hall.stopped:

@@ -6,7 +6,8 @@ from collections import OrderedDict, deque
 from collections.abc import Sequence as Row
 from dataclasses import replace
 
-from dragoman.service.engine.sequence import QueueFullError, Sequence
+from dragoman.service.engine.forecast import Pace
+from dragoman.service.engine.sequence import QueueFullError, Sequence, TooSlowError
 
 FEW_DEADLINES = 64
 """Up to so many deadlines of sequences that wait no more are not worth a clearing."""
@@ -28,6 +29,8 @@ class Queue:
         self._cancelled: deque[Sequence] = deque()
         self.tokens = 0
         """What the sequences may come to occupy."""
+        self.pace = Pace()
+        """How fast sequences leave, kept by who takes them out."""
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -40,10 +43,11 @@ class Queue:
     def submit(self, sequences: Row[Sequence], now: float) -> None:
         """Take the sequences of one request, all or none.
 
-        Raises QueueFullError where they do not fit. An empty queue takes any request: one that is larger
-        than the queue could otherwise never be answered.
+        Raises QueueFullError where they do not fit, and TooSlowError where they would come too late for their deadline.
+        An empty queue takes any request: one that is larger than the queue could otherwise never be answered.
         """
-        if self._waiting:
+        if self._waiting and sequences:
+            self._check_deadline(sequences, now)
             if len(self._waiting) + len(sequences) > self._most_sequences:
                 raise QueueFullError(len(self._waiting), self._most_sequences, "sequences")
             if self.tokens + sum(sequence.cost for sequence in sequences) > self._most_tokens:
@@ -51,6 +55,15 @@ class Queue:
         for sequence in sequences:
             sequence.times = replace(sequence.times, submitted=now)
             self._add(sequence)
+
+    def _check_deadline(self, sequences: Row[Sequence], now: float) -> None:
+        """Raise TooSlowError if the last of a request's sequences, or its longest, would be late."""
+        deadline = sequences[-1].deadline
+        before = self.tokens + sum(sequence.cost for sequence in sequences[:-1])
+        longest = max(len(sequence.source) if sequence.max_output else 0 for sequence in sequences)
+        forecast = self.pace.forecast(before, longest)
+        if forecast is not None and deadline is not None and now + forecast > deadline:
+            raise TooSlowError(now + forecast - deadline)
 
     def take(self) -> Sequence:
         """Take the head out."""

@@ -150,6 +150,8 @@ class Scheduler:
                 occupied += head.cost
             else:
                 embed.append(head)
+        if embed or insert:
+            self._queue.pace.admitted(sum(each.cost for each in (*embed, *insert)), len(self._queue) > 0, now)
         for admitted in (embed, insert):
             admitted.sort(key=bucket)
         self._rows += insert
@@ -237,6 +239,8 @@ class Scheduler:
             sequence.end(Finish.LENGTH, now)
         elif repetition is not None and repetition.ends(tokens):
             sequence.end(Finish.REPETITION, now)
+        if sequence.finish is not None:
+            self._queue.pace.decoded(len(sequence.source), now - sequence.times.admitted)
 
     def _relieve(self, now: float) -> None:
         """Let the batch grow again where memory has not been refused for a while."""

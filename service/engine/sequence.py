@@ -30,6 +30,14 @@ class QueueFullError(Exception):
         super().__init__(f"the queue holds {queued} of {limit} {unit}")
 
 
+class TooSlowError(Exception):
+    """What waits already would make a request late."""
+
+    def __init__(self, late_seconds: float) -> None:
+        super().__init__(f"what waits would make it about {late_seconds:.1f} s late")
+        self.late_seconds = late_seconds
+
+
 class StoppedError(Exception):
     """The engine takes no more work."""
 

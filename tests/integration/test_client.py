@@ -51,6 +51,7 @@ async def test_info_tells_what_is_served() -> None:
     assert (model.embedding_dimension, model.threads) == (DIMENSION, 1)
     assert info.runtime_version == "0.0"
     assert info.resident_memory_bytes > 10_000_000
+    assert (info.limits.message_bytes, info.limits.texts, info.limits.ping_seconds) == (4 * 2**20, 1024, 5)
 
 
 async def test_embeddings_have_shape_and_kind() -> None:
@@ -85,10 +86,10 @@ Translate = Callable[..., Awaitable[TranslateResult]]
 async def translate_of(kind: str, address: str) -> AsyncIterator[Translate]:
     """`translate` of the one client or the other, to be awaited either way."""
     if kind == "async":
-        async with AsyncClient(address) as client:
+        async with AsyncClient(address, retries=None) as client:
             yield client.translate
     else:
-        with Client(address) as blocking:
+        with Client(address, retries=None) as blocking:
             yield lambda *texts, **more: asyncio.to_thread(blocking.translate, *texts, **more)
 
 

@@ -259,7 +259,7 @@ def test_a_signal_while_it_loads_ends_it_at_once(bundle: Path) -> None:
 
 async def test_running_calls_are_finished_before_it_ends(bundle: Path) -> None:
     with process(bundle, "slow") as running:
-        async with AsyncClient(running.address, timeout_seconds=PATIENCE_SECONDS) as client:
+        async with AsyncClient(running.address, timeout_seconds=PATIENCE_SECONDS, retries=None) as client:
             calls = [asyncio.create_task(client.translate([text_of(24)])) for _ in range(8)]
             await eventually(lambda: active_rows(running) == 8)
             running.send(signal.SIGTERM)
@@ -272,7 +272,7 @@ async def test_running_calls_are_finished_before_it_ends(bundle: Path) -> None:
 
 async def test_calls_that_outlast_the_grace_are_ended(bundle: Path) -> None:
     with process(bundle, "slow", "impatient") as running:
-        async with AsyncClient(running.address, timeout_seconds=PATIENCE_SECONDS) as client:
+        async with AsyncClient(running.address, timeout_seconds=PATIENCE_SECONDS, retries=None) as client:
             calls = [asyncio.create_task(client.translate([text_of(24)])) for _ in range(3)]
             await eventually(lambda: active_rows(running) == 3)
             began = time.monotonic()
@@ -285,7 +285,7 @@ async def test_calls_that_outlast_the_grace_are_ended(bundle: Path) -> None:
 
 async def test_an_engine_that_hangs_does_not_keep_it(bundle: Path) -> None:
     with process(bundle, "hanging", "impatient") as running:
-        async with AsyncClient(running.address) as client:
+        async with AsyncClient(running.address, retries=None) as client:
             call = asyncio.create_task(client.translate(["kite"]))
             await eventually(lambda: active_rows(running) == 1)
             running.send(signal.SIGTERM)
@@ -296,7 +296,7 @@ async def test_an_engine_that_hangs_does_not_keep_it(bundle: Path) -> None:
 
 async def test_a_second_signal_ends_it_where_it_stands(bundle: Path) -> None:
     with process(bundle, "hanging") as running:
-        async with AsyncClient(running.address, timeout_seconds=PATIENCE_SECONDS) as client:
+        async with AsyncClient(running.address, timeout_seconds=PATIENCE_SECONDS, retries=None) as client:
             call = asyncio.create_task(client.translate(["kite"]))
             await eventually(lambda: active_rows(running) == 1)
             began = time.monotonic()
@@ -312,7 +312,7 @@ async def test_a_second_signal_ends_it_where_it_stands(bundle: Path) -> None:
 
 async def refused(running: Process) -> None:
     """Returns never: calls are refused once the first signal has arrived."""
-    async with AsyncClient(running.address, timeout_seconds=PATIENCE_SECONDS) as client:
+    async with AsyncClient(running.address, timeout_seconds=PATIENCE_SECONDS, retries=None) as client:
         while True:
             await client.info()
 

@@ -13,7 +13,7 @@ import os, sys
 from pathlib import Path
 
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-import onnxruntime
+from dragoman.export.runtime import onnxruntime
 
 # The runtime has a thread that does not compute as soon as it is there.
 before = len(os.listdir("/proc/self/task"))

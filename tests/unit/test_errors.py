@@ -5,6 +5,7 @@ from google.rpc import error_details_pb2, status_pb2
 from dragoman.service import errors
 from dragoman.service.errors import (
     GivenUpError,
+    HopelessError,
     InvalidRequestError,
     LateError,
     ModelFailedError,
@@ -12,9 +13,11 @@ from dragoman.service.errors import (
     NoSuchPairError,
     NotServingError,
     OverloadedError,
+    RateLimitedError,
     ServiceError,
     TooLateError,
     TooLongError,
+    UnauthenticatedError,
     UnknownLanguageError,
     UnknownModelError,
 )
@@ -28,6 +31,9 @@ ONE_OF_EACH: list[tuple[ServiceError, grpc.StatusCode]] = [
     (NoSuchPairError("en", "xx", ("en-fr (en to fr)",)), grpc.StatusCode.INVALID_ARGUMENT),
     (UnknownModelError("nope", ("en-fr",)), grpc.StatusCode.NOT_FOUND),
     (OverloadedError("the queue holds 3 of 3 sequences", 1.5), grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (UnauthenticatedError("a bearer token is needed"), grpc.StatusCode.UNAUTHENTICATED),
+    (RateLimitedError("this token may make 3 calls a second", 0.25), grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (HopelessError("what waits would make it about 0.3 s late", 0.3), grpc.StatusCode.RESOURCE_EXHAUSTED),
     (NoMemoryError(2), grpc.StatusCode.RESOURCE_EXHAUSTED),
     (LateError(), grpc.StatusCode.DEADLINE_EXCEEDED),
     (TooLateError(), grpc.StatusCode.DEADLINE_EXCEEDED),

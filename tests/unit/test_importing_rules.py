@@ -54,6 +54,7 @@ def test_config_json_is_not_asked_for_rules_where_there_is_a_generation_config(t
         ("begin_suppress_tokens", [5]),
         ("sequence_bias", [[[4], 1.0]]),
         ("guidance_scale", 2.0),
+        ("force_bos_token_to_be_generated", True),
         ("a_rule_of_tomorrow", True),
     ],
 )

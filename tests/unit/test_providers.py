@@ -1,7 +1,6 @@
 """What is asked of ONNX Runtime, and what is said where CUDA cannot be had."""
 
 import ctypes
-import sys
 import types
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ def install(monkeypatch: pytest.MonkeyPatch, *providers: str, missing: tuple[str
     runtime = types.SimpleNamespace(
         get_available_providers=lambda: [*providers], preload_dlls=preload, __file__="/opt/onnxruntime/__init__.py"
     )
-    monkeypatch.setitem(sys.modules, "dragoman.export.runtime", types.SimpleNamespace(onnxruntime=runtime))
+    monkeypatch.setattr("dragoman.export.runtime.onnxruntime", runtime)
     monkeypatch.setattr(ctypes, "CDLL", load)
     return tried
 

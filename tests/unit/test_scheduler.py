@@ -3,6 +3,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Sequence as Row
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from dragoman.service.engine.queue import Queue
 from dragoman.service.engine.repetition import Repetition
 from dragoman.service.engine.scheduler import RELIEF_SECONDS, Admission, Limits, Move, Removal, Scheduler, Step
-from dragoman.service.engine.sequence import Finish, QueueFullError, Sequence, StoppedError
+from dragoman.service.engine.sequence import Finish, QueueFullError, Sequence, StoppedError, TooSlowError
 
 START = 1
 END = 2
@@ -492,8 +493,9 @@ def test_rows_stay_where_the_runner_has_them(seed: int) -> None:
     for now in range(300):
         if rng.random() < 0.4 and now < 250:
             batch = [sequence(rng.randint(1, 6), rng.randint(1, 8), now + rng.choice((3, 1000))) for _ in range(3)]
-            scheduler.queue.submit(batch, now)
-            submitted += batch
+            with suppress(TooSlowError):
+                scheduler.queue.submit(batch, now)
+                submitted += batch
         if submitted and rng.random() < 0.1:
             rng.choice(submitted).cancel()
         gone += step(scheduler, slots, rng, now)

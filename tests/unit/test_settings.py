@@ -24,6 +24,8 @@ UNITS = (
     "times",
     "steps",
     "device",
+    "calls",
+    "second",
 )
 
 
@@ -64,17 +66,22 @@ def test_numbers_have_their_unit_in_the_name() -> None:
 @pytest.mark.parametrize("name", [field.name for field in fields(ServerSettings)])
 def test_a_variable_does_what_its_option_does(started: list[ServerSettings], name: str) -> None:
     default = getattr(ServerSettings(), name)
-    value: object = {str: "cpu", bool: False, int: 2000}[type(default)]
+    value: object = {str: "cpu", bool: not default, int: 2000}[type(default)]
     text = str(value).lower()
     flag = f"--{name.replace('_', '-')}"
-    arguments = [flag.replace("--", "--no-")] if value is False else [flag, text]
+    arguments = [flag, text]
+    if isinstance(value, bool):
+        arguments = [flag if value else flag.replace("--", "--no-")]
     if name in ("lanes", "cuda_device", "threads_per_lane", "max_rows", "repetition_tokens"):
         arguments[-1], text, value = "3", "3", 3
-    values = {"model_weights": "en-fr=2,en-de=0.5", "cuda_arena": "double", "cudnn_search": "default"}
+    values = {
+        "model_weights": "en-fr=2,en-de=0.5",
+        "cuda_arena": "double",
+        "cudnn_search": "default",
+        "log_format": "json",
+    }
     if name in values:
         arguments[-1] = text = value = values[name]
-    if name == "cuda_graphs":
-        arguments, text, value = [flag], "true", True
     assert run(*arguments).exit_code == 0
     assert run(env={variable_of(name): text}).exit_code == 0
     assert [getattr(settings, name) for settings in started] == [value, value]

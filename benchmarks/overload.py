@@ -1,0 +1,188 @@
+"""What a server does with five times the calls that it can answer, and after it.
+
+    python -m benchmarks.overload BUNDLE
+
+The server has one processor and one thread, the generator the other. Capacity is measured with a closed loop of
+clients. Then come waves at a fixed rate, an open loop, each call with a deadline of two seconds; after each wave come
+single calls until one takes no longer than before. Goodput is what was answered in time. Ends with status 1 where a
+bound is not kept.
+"""
+
+import asyncio
+import itertools
+import os
+import statistics
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import click
+
+from benchmarks.sentences import DATA
+from benchmarks.server import ServerProcess, pinned, server_process
+from dragoman.model.training.corpus import read_pairs
+from dragoman.service.client import AsyncClient, ClientError, OverloadedError
+
+TIMEOUT_SECONDS = 60.0
+DEADLINE_SECONDS = 2.0
+TIMES_CAPACITY = 5
+CALM_TIMES = 2
+"""A latency of so many times the one before the first wave is normal again."""
+
+LEAST_GOODPUT = 0.9
+"""Of capacity, in each wave."""
+MOST_REFUSAL_SECONDS = 0.05
+"""Of 99 of 100 refusals, as the caller sees them."""
+MOST_CALM_SECONDS = 2.0
+"""From the end of a wave to normal latency."""
+MOST_GROWTH = 0.05
+"""Of resident memory, from after the first wave to after the last."""
+MIB = 2**20
+
+
+@dataclass
+class Wave:
+    """What became of the calls of one wave."""
+
+    seconds: float = 0.0
+    """From the first call to the last answer that came in time."""
+    answered: int = 0
+    refusals: list[float] = field(default_factory=list)
+    """How long each took, in seconds."""
+    others: Counter[str] = field(default_factory=Counter)
+    """By status."""
+    calm_seconds: float = 0.0
+    """From the end of the wave to normal latency."""
+    resident_bytes: int = 0
+
+    @property
+    def goodput(self) -> float:
+        """Answers a second."""
+        return self.answered / self.seconds
+
+    @property
+    def refusal_seconds(self) -> float:
+        """Of 99 of 100."""
+        return statistics.quantiles(self.refusals, n=100)[-1] if len(self.refusals) > 1 else 0.0
+
+
+async def capacity(client: AsyncClient, texts: Iterator[str], clients: int, seconds: float) -> float:
+    """Calls a second that are answered where each of `clients` waits for its answer."""
+    until, answered = time.monotonic() + seconds, 0
+
+    async def one() -> None:
+        nonlocal answered
+        while time.monotonic() < until:
+            await client.translate([next(texts)], truncate=True)
+            answered += 1
+
+    await asyncio.gather(*(one() for _ in range(clients)))
+    return answered / seconds
+
+
+async def latency(client: AsyncClient, texts: Iterator[str]) -> float:
+    """Seconds of one call."""
+    started = time.monotonic()
+    await client.translate([next(texts)], truncate=True)
+    return time.monotonic() - started
+
+
+async def overload(client: AsyncClient, texts: Iterator[str], rate: float, seconds: float) -> Wave:
+    """So many calls a second for so many seconds."""
+    wave, started = Wave(), time.monotonic()
+
+    async def call(text: str) -> None:
+        begun = time.monotonic()
+        try:
+            await client.translate([text], truncate=True, timeout_seconds=DEADLINE_SECONDS)
+        except OverloadedError:
+            wave.refusals.append(time.monotonic() - begun)
+        except ClientError as error:
+            wave.others[error.code.name] += 1
+        else:
+            wave.answered += 1
+            wave.seconds = time.monotonic() - started
+
+    calls = []
+    for number in range(round(rate * seconds)):
+        await asyncio.sleep(max(0.0, started + number / rate - time.monotonic()))
+        calls.append(asyncio.create_task(call(next(texts))))
+    await asyncio.gather(*calls)
+    return wave
+
+
+async def calm(client: AsyncClient, texts: Iterator[str], normal: float) -> float:
+    """Seconds until a call takes as long as is normal."""
+    started = time.monotonic()
+    while True:
+        began = time.monotonic()
+        try:
+            if await latency(client, texts) <= normal:
+                return began - started
+        except OverloadedError:
+            await asyncio.sleep(0.01)
+
+
+async def measure(
+    server: ServerProcess, sentences: Sequence[str], clients: int, waves: int, seconds: float
+) -> tuple[float, list[Wave]]:
+    """Capacity in calls a second, and each wave."""
+    texts = itertools.cycle(sentences)
+    async with AsyncClient(server.address, timeout_seconds=TIMEOUT_SECONDS, retries=None) as client:
+        await capacity(client, texts, clients, 2)
+        able = await capacity(client, texts, clients, seconds)
+        before = max([await latency(client, texts) for _ in range(20)])
+        click.echo(f"capacity {able:.1f} calls a second; alone a call takes at most {1000 * before:.0f} ms")
+        found = []
+        for number in range(1, waves + 1):
+            wave = await overload(client, texts, TIMES_CAPACITY * able, seconds)
+            wave.calm_seconds = await calm(client, texts, CALM_TIMES * before)
+            wave.resident_bytes = server.resident_bytes()
+            found.append(wave)
+            click.echo(
+                f"wave {number}: goodput {wave.goodput:.1f} a second ({wave.goodput / able:.0%} of capacity), "
+                f"{len(wave.refusals)} refused, 99 % of them within {1000 * wave.refusal_seconds:.0f} ms, "
+                f"others {dict(wave.others)}, calm after {wave.calm_seconds:.2f} s, "
+                f"{wave.resident_bytes / MIB:.1f} MiB"
+            )
+    return able, found
+
+
+def faults(able: float, waves: Sequence[Wave]) -> list[str]:
+    """What is beyond its bound, in words."""
+    found = []
+    for number, wave in enumerate(waves, start=1):
+        if wave.goodput < LEAST_GOODPUT * able:
+            found.append(f"goodput of wave {number} is {wave.goodput / able:.0%}, must be {LEAST_GOODPUT:.0%}")
+        if wave.refusal_seconds > MOST_REFUSAL_SECONDS:
+            found.append(f"refusals of wave {number} took {1000 * wave.refusal_seconds:.0f} ms")
+        if wave.calm_seconds > MOST_CALM_SECONDS:
+            found.append(f"after wave {number} latency was normal after {wave.calm_seconds:.1f} s")
+    growth = waves[-1].resident_bytes / waves[0].resident_bytes - 1
+    if growth > MOST_GROWTH:
+        found.append(f"memory grew by {growth:.1%}, may by {MOST_GROWTH:.0%}")
+    return found
+
+
+@click.command()
+@click.argument("bundle", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--sentences", type=click.IntRange(1), default=4, show_default=True, help="Of which a text is made.")
+@click.option("--clients", type=click.IntRange(1), default=64, show_default=True, help="Of the closed loop.")
+@click.option("--waves", type=click.IntRange(1), default=3, show_default=True)
+@click.option("--seconds", type=click.FloatRange(1), default=20.0, show_default=True, help="Of each wave.")
+@click.option("--data", type=click.Path(exists=True, dir_okay=False, path_type=Path), default=DATA, show_default=True)
+def main(bundle: Path, sentences: int, clients: int, waves: int, seconds: float, data: Path) -> None:
+    """Overload a server of BUNDLE; needs two processors."""
+    own, other = sorted(os.sched_getaffinity(0))[:2]
+    pairs = [pair.source for pair in read_pairs(data)]
+    texts = [" ".join(pairs[start : start + sentences]) for start in range(0, len(pairs) - sentences, sentences)]
+    with server_process(bundle, "--threads-per-lane", "1", cpus={own}) as server, pinned({other}):
+        able, found = asyncio.run(measure(server, texts, clients, waves, seconds))
+    if told := faults(able, found):
+        raise click.ClickException("; ".join(told))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""When what joins the queue now would be answered, by what the engine has done of late. Pure bookkeeping."""
+
+import math
+
+MEMORY_SECONDS = 3.0
+"""How soon a change of the engine's pace is believed: what is so old counts for a third."""
+
+WEIGHT = 0.05
+"""Of the latest sequence in what rows usually take, and in what they differ from it."""
+
+DEVIATIONS = 2
+"""Allowed for: where all who wait are at the edge of their deadlines, a mean would be late for half of them."""
+
+CAUTION = 1.1
+"""Of the wait, for the same reason."""
+
+
+class Pace:
+    """How fast the queue drains while there is more in it than rows are free. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._tokens = 0.0
+        """Taken from the queue, those of long ago counted less."""
+        self._seconds = 0.0
+        """In which they were taken."""
+        self._since: float | None = None
+        """When sequences were last admitted and others left waiting; None if none were left."""
+        self._run: float | None = None
+        """Seconds from a row's admission to its end, for each token of its source."""
+        self._deviation = 0.0
+        """By how much most differ from that."""
+
+    def admitted(self, tokens: int, backlog: bool, now: float) -> None:
+        """Sequences that may occupy `tokens` were admitted; `backlog` if not all that waited."""
+        if self._since is not None:
+            seconds = now - self._since
+            faded = math.exp(-seconds / MEMORY_SECONDS)
+            self._tokens = self._tokens * faded + tokens
+            self._seconds = self._seconds * faded + seconds
+        self._since = now if backlog else None
+
+    def decoded(self, source_tokens: int, seconds: float) -> None:
+        """A row ended well, `seconds` after its admission."""
+        run = seconds / source_tokens
+        # As TCP knows how long to wait for an answer (RFC 6298).
+        if self._run is None:
+            self._run = run
+        self._deviation += WEIGHT * (abs(run - self._run) - self._deviation)
+        self._run += WEIGHT * (run - self._run)
+
+    def forecast(self, tokens_before: int, source_tokens: int) -> float | None:
+        """Seconds until the answer to a sequence with so many tokens before it, and hardly ever more.
+
+        It has `source_tokens` itself; 0 where it is not decoded. None before the queue has ever had a backlog.
+        """
+        if not self._tokens or not self._seconds:
+            return None
+        run = (self._run or 0.0) + DEVIATIONS * self._deviation
+        return CAUTION * tokens_before * self._seconds / self._tokens + source_tokens * run

@@ -1,0 +1,287 @@
+"""Who is let in: TLS, tokens, and what of it stays unsaid."""
+
+import asyncio
+import dataclasses
+import logging
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from click.testing import CliRunner, Result
+from google.rpc import error_details_pb2, status_pb2
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from prometheus_client import generate_latest
+
+from dragoman.service.cli import main
+from dragoman.service.client import AsyncClient, Client, OverloadedError, Tls, UnauthenticatedError, UnavailableError
+from dragoman.service.loading import StartupError
+from dragoman.service.server import Server
+from dragoman.service.settings import ServerSettings
+from dragoman.v1 import translation_pb2 as pb
+from dragoman.v1 import translation_pb2_grpc as rpc
+from tests.certificates import Pair, make_pair
+from tests.fake_runner import FakeRunner
+from tests.harness import PATIENCE_SECONDS, Running, eventually, health, manifest, serving
+
+TOKEN, OTHER = "a-token-of-the-tests", "another-token-of-them"
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Pair:
+    return make_pair(tmp_path, "authority")
+
+
+@pytest.fixture
+def own(tmp_path: Path, authority: Pair) -> Pair:
+    """The server's certificate."""
+    return make_pair(tmp_path, "own", authority)
+
+
+@pytest.fixture
+def tls_settings(own: Pair) -> ServerSettings:
+    return ServerSettings(tls_certificate=str(own.certificate), tls_key=str(own.key))
+
+
+@pytest.fixture
+def tokens_file(tmp_path: Path) -> Path:
+    path = tmp_path / "tokens"
+    path.write_text(f"# of the tests\n{TOKEN}\n\n")
+    return path
+
+
+@pytest.fixture
+def closed(tokens_file: Path) -> ServerSettings:
+    return ServerSettings(tokens_file=str(tokens_file))
+
+
+def write(file: Path, text: str) -> None:
+    file.write_text(text)
+
+
+def client(running: Running, tls: Tls | None = None, token: str = "") -> AsyncClient:
+    return AsyncClient(running.address, timeout_seconds=PATIENCE_SECONDS, tls=tls, token=token, retries=None)
+
+
+async def translates(running: Running, tls: Tls | None = None, token: str = "") -> bool:
+    async with client(running, tls, token) as caller:
+        return (await caller.translate(["kite"])).texts == ("kite",)
+
+
+# --- TLS
+
+
+async def test_callers_who_trust_the_authority_are_answered_over_tls(
+    tls_settings: ServerSettings, authority: Pair
+) -> None:
+    async with serving(settings=tls_settings) as running:
+        assert await translates(running, Tls(authority.certificate))
+        assert await translates(running, Tls(authority.certificate, server_name="own.test"))
+
+
+async def test_callers_without_tls_or_trust_are_not(tls_settings: ServerSettings, authority: Pair) -> None:
+    async with serving(settings=tls_settings) as running:
+        for tls in (None, Tls(), Tls(authority.certificate, server_name="somebody.else")):
+            with pytest.raises(UnavailableError):
+                await translates(running, tls)
+
+
+async def test_with_mutual_tls_only_callers_with_a_signed_certificate_are_answered(
+    tmp_path: Path, tls_settings: ServerSettings, authority: Pair
+) -> None:
+    settings = dataclasses.replace(tls_settings, tls_client_ca=str(authority.certificate))
+    caller, stranger = make_pair(tmp_path, "caller", authority), make_pair(tmp_path, "stranger")
+    async with serving(settings=settings) as running:
+        assert await translates(running, Tls(authority.certificate, caller.certificate, caller.key))
+        for tls in (
+            Tls(authority.certificate),
+            Tls(authority.certificate, stranger.certificate, stranger.key),
+        ):
+            with pytest.raises(UnavailableError):
+                await translates(running, tls)
+
+
+async def test_a_replaced_certificate_is_shown_from_the_next_connection_on(
+    tmp_path: Path, own: Pair, tls_settings: ServerSettings, authority: Pair, caplog: pytest.LogCaptureFixture
+) -> None:
+    before, after = Tls(authority.certificate, server_name="own.test"), make_pair(tmp_path, "after", authority)
+    async with serving(settings=tls_settings) as running, client(running, before) as early:
+        await early.translate(["kite"])
+        # The key does not fit yet: half of a replacement changes nothing.
+        shutil.copy(after.certificate, own.certificate)
+        assert await translates(running, before)
+        assert "not read anew" in caplog.text
+        shutil.copy(after.key, own.key)
+        assert await translates(running, Tls(authority.certificate, server_name="after.test"))
+        with pytest.raises(UnavailableError):
+            await translates(running, before)
+        assert (await early.translate(["boat"])).texts == ("boat",)
+
+
+@pytest.mark.parametrize("fault", ["missing", "mismatch", "garbage", "no key", "no certificate"])
+def test_files_that_do_not_serve_are_named_at_the_start(tmp_path: Path, own: Pair, authority: Pair, fault: str) -> None:
+    certificate, key, named = str(own.certificate), str(own.key), str(own.certificate)
+    match fault:
+        case "missing":
+            key = named = str(tmp_path / "nowhere")
+        case "mismatch":
+            key = named = str(authority.key)
+        case "garbage":
+            own.certificate.write_text("kite")
+        case "no key":
+            key, named = "", "tls_key is not set"
+        case "no certificate":
+            certificate, named = "", "tls_certificate is not set"
+    with pytest.raises(StartupError, match=named):
+        Server(ServerSettings(tls_certificate=certificate, tls_key=key), manifest())
+
+
+# --- tokens
+
+
+async def test_a_token_opens_what_is_closed_without_one(closed: ServerSettings) -> None:
+    async with serving(settings=closed) as running:
+        assert await translates(running, token=TOKEN)
+        async with client(running) as nobody, client(running, token=OTHER) as stranger:
+            for caller, told in ((nobody, "a bearer token is needed"), (stranger, "the bearer token is not known")):
+                for call in (caller.translate(["kite"]), caller.embed(["kite"]), caller.info()):
+                    with pytest.raises(UnauthenticatedError, match=f"^{told}$"):
+                        await call
+        assert running.value("dragoman_refused_total", reason="unauthenticated") == 6
+        assert unauthenticated(running) == 6
+
+
+async def test_health_is_open_and_reflection_is_not(closed: ServerSettings) -> None:
+    async with serving(settings=closed) as running, grpc.aio.insecure_channel(running.address) as channel:
+        answer = await health(channel).Check(health_pb2.HealthCheckRequest(service=""))
+        assert answer.status == health_pb2.HealthCheckResponse.SERVING
+        request = reflection_pb2.ServerReflectionRequest(list_services="")
+        stub: Any = reflection_pb2_grpc.ServerReflectionStub(channel)  # type: ignore[arg-type]
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            [answer async for answer in stub.ServerReflectionInfo(iter([request]))]
+        assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+        known = stub.ServerReflectionInfo(iter([request]), metadata=(("authorization", f"Bearer {TOKEN}"),))
+        assert len([answer async for answer in known]) == 1
+
+
+async def test_tokens_are_replaced_while_the_server_runs(closed: ServerSettings, tokens_file: Path) -> None:
+    async with serving(settings=closed) as running, client(running, token=OTHER) as other:
+        with pytest.raises(UnauthenticatedError):
+            await other.info()
+        write(tokens_file, f"{TOKEN}\n{OTHER}\n")
+        await other.info()
+        assert await translates(running, token=TOKEN)
+        write(tokens_file, f"{OTHER}\n")
+        await other.info()
+        with pytest.raises(UnauthenticatedError):
+            await translates(running, token=TOKEN)
+        # A file that lost its tokens must not open the server, nor shut it.
+        write(tokens_file, "")
+        await other.info()
+        with pytest.raises(UnauthenticatedError):
+            await translates(running)
+
+
+async def test_a_token_of_the_environment_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DRAGOMAN_TOKENS", f"{TOKEN} {OTHER}")
+    async with serving() as running:
+        assert await translates(running, token=OTHER)
+        with pytest.raises(UnauthenticatedError):
+            await translates(running)
+
+
+async def test_calls_beyond_the_rate_of_their_token_are_told_when_to_come_again(closed: ServerSettings) -> None:
+    settings = dataclasses.replace(closed, token_calls_per_second=1)
+    async with serving(settings=settings) as running, grpc.aio.insecure_channel(running.address) as channel:
+        method = rpc.TranslationServiceStub(channel).GetInfo
+        metadata = (("authorization", f"bearer {TOKEN}"),)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await asyncio.gather(*(method(pb.GetInfoRequest(), metadata=metadata) for _ in range(2)))
+        assert running.value("dragoman_refused_total", reason="rate") == 1
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    status = status_pb2.Status.FromString(dict(caught.value.trailing_metadata())["grpc-status-details-bin"])
+    retry = error_details_pb2.RetryInfo()
+    assert status.details[0].Unpack(retry)
+    assert 0 < retry.retry_delay.ToMilliseconds() <= 1000
+
+
+async def test_calls_beyond_the_number_of_their_token_are_refused(closed: ServerSettings, tokens_file: Path) -> None:
+    write(tokens_file, f"{TOKEN}\n{OTHER}\n")
+    runner = FakeRunner()
+    settings = dataclasses.replace(closed, token_calls=1)
+    async with serving(runner, settings=settings) as running, client(running, token=TOKEN) as caller:
+        runner.gate.clear()
+        first = asyncio.create_task(caller.translate(["kite"]))
+        await eventually(runner.stepping.is_set)
+        with pytest.raises(OverloadedError, match="this token has 1 of 1 calls running"):
+            await caller.translate(["boat"])
+        async with client(running, token=OTHER) as other:
+            await other.info()
+        runner.gate.set()
+        assert (await first).texts == ("kite",)
+        assert await translates(running, token=TOKEN)
+
+
+@pytest.mark.parametrize("token", ["two words", "a\nb", "s\u00e9cret"])
+def test_what_cannot_be_a_token_is_told_without_it(token: str) -> None:
+    with pytest.raises(ValueError, match="^token must be of printable ASCII without spaces$"):
+        Client(token=token)
+
+
+async def test_the_command_line_takes_certificates_and_token(
+    tmp_path: Path, tls_settings: ServerSettings, authority: Pair, tokens_file: Path
+) -> None:
+    settings = dataclasses.replace(tls_settings, tls_client_ca=str(authority.certificate), tokens_file=str(tokens_file))
+    caller = make_pair(tmp_path, "caller", authority)
+    options = ["--ca", authority.certificate, "--client-certificate", caller.certificate, "--client-key", caller.key]
+    async with serving(settings=settings) as running:
+
+        def dragoman(*arguments: object, env: dict[str, str] | None = None) -> Result:
+            whole = ["translate", "kite", "--address", running.address, *map(str, arguments)]
+            return CliRunner().invoke(main, whole, prog_name="dragoman", env=env)
+
+        answered = await asyncio.to_thread(dragoman, *options, env={"DRAGOMAN_TOKEN": TOKEN})
+        own_token = tmp_path / "own-token"
+        write(own_token, f"{TOKEN}\n")
+        answered_too = await asyncio.to_thread(dragoman, *options, "--token-file", own_token)
+        refused = await asyncio.to_thread(dragoman, *options)
+        half = await asyncio.to_thread(dragoman, *options[:4])
+    assert (answered.stdout, answered_too.stdout) == ("kite\n", "kite\n")
+    assert refused.stderr == "Error: a bearer token is needed\n"
+    assert half.stderr.startswith("Error: --client-certificate and --client-key go together")
+
+
+async def test_nothing_of_the_caller_is_in_logs_metrics_or_errors(
+    closed: ServerSettings, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with serving(FakeRunner(), settings=closed) as running:
+        async with client(running, token=TOKEN) as caller, client(running, token=OTHER) as stranger:
+            await caller.translate(["zebra", "kite"], request_id="7")
+            with pytest.raises(UnauthenticatedError) as caught:
+                await stranger.translate(["zebra"])
+        scraped = generate_latest(running.server.registry).decode()
+    said = "\n".join((scraped, str(caught.value), *map(str, map(vars, own_records(caplog)))))
+    assert "Translate OK" in caplog.text
+    for secret in (TOKEN, OTHER, "zebra", "127.0.0.1"):
+        assert secret not in said
+
+
+def own_records(caplog: pytest.LogCaptureFixture) -> Iterator[logging.LogRecord]:
+    return (record for record in caplog.records if record.name.startswith("dragoman"))
+
+
+def unauthenticated(running: Running) -> float:
+    return sum(
+        running.value(
+            "grpc_server_handled_total",
+            grpc_type="unary",
+            grpc_service="dragoman.v1.TranslationService",
+            grpc_method=method,
+            grpc_code="UNAUTHENTICATED",
+        )
+        for method in ("Translate", "Embed", "GetInfo")
+    )

@@ -1,0 +1,117 @@
+import pytest
+
+from dragoman.service.engine.forecast import CAUTION, DEVIATIONS, MEMORY_SECONDS, Pace
+from dragoman.service.engine.queue import Queue
+from dragoman.service.engine.scheduler import Limits, Scheduler, Step
+from dragoman.service.engine.sequence import Sequence, TooSlowError
+
+WORD, END = 50, 2
+COST = 8
+
+
+def sequence(deadline: float | None = None, max_output: int = 5) -> Sequence:
+    return Sequence((10, 11, 2), (1,), max_output, lambda _: None, deadline)
+
+
+def wait(pace: Pace, tokens: int) -> float:
+    """Without what is added for caution."""
+    seconds = pace.forecast(tokens, 0)
+    assert seconds is not None
+    return seconds / CAUTION
+
+
+def test_without_a_backlog_nothing_is_foretold() -> None:
+    pace = Pace()
+    for now in range(10):
+        pace.admitted(100, backlog=False, now=now)
+        assert pace.forecast(1000, 10) is None
+
+
+def test_the_wait_is_what_lies_before_at_the_pace_of_the_backlog() -> None:
+    pace = Pace()
+    for now in (1.0, 1.5, 2.0, 2.5):
+        pace.admitted(100, backlog=True, now=now)
+    assert wait(pace, 1000) == pytest.approx(5.0)
+    assert wait(pace, 0) == 0
+
+
+def test_time_in_which_nobody_waited_is_not_counted() -> None:
+    pace = Pace()
+    pace.admitted(100, backlog=True, now=1.0)
+    pace.admitted(100, backlog=False, now=1.5)
+    pace.admitted(100, backlog=True, now=1000.0)
+    pace.admitted(100, backlog=True, now=1000.5)
+    assert wait(pace, 1000) == pytest.approx(5.0)
+
+
+def test_a_pace_that_changes_is_believed_after_some_seconds() -> None:
+    pace, now = Pace(), 0.0
+    for seconds, steps in ((0.1, 300), (1.0, int(5 * MEMORY_SECONDS))):
+        for _ in range(steps):
+            now += seconds
+            pace.admitted(100, backlog=True, now=now)
+    assert wait(pace, 1000) == pytest.approx(10, rel=0.1)
+
+
+def test_what_a_row_takes_is_what_its_length_usually_takes_and_more_the_more_they_differ() -> None:
+    even, uneven = Pace(), Pace()
+    for pace in (even, uneven):
+        pace.admitted(1, backlog=True, now=0.0)
+        pace.admitted(1, backlog=True, now=1.0)
+    for _ in range(500):
+        even.decoded(10, 20.0)
+        uneven.decoded(10, 10.0)
+        uneven.decoded(10, 30.0)
+    assert even.forecast(0, 3) == pytest.approx(3 * 2.0)
+    assert uneven.forecast(0, 3) == pytest.approx(3 * (2.0 + DEVIATIONS * 1.0), rel=0.05)
+
+
+class Busy:
+    """One row, 8 tokens a sequence, and each takes 2 seconds: a pace of 4 tokens a second."""
+
+    def __init__(self) -> None:
+        self.queue = Queue(100, 10_000)
+        self._scheduler = Scheduler(Limits(1, 1000, 1000, 100, 10_000), (END,), self.queue)
+        self.now = 0.0
+
+    def turn(self) -> None:
+        self._scheduler.drop_dead(self.now)
+        self._scheduler.admit(self.now, 100)
+        self.now += 2.0
+        self._scheduler.update([Step(END, -0.5)], self.now)
+
+
+@pytest.fixture
+def busy() -> Busy:
+    made = Busy()
+    made.queue.submit([sequence() for _ in range(6)], 0.0)
+    for _ in range(3):
+        made.turn()
+    return made
+
+
+def test_who_would_be_late_is_refused_at_once_and_told_by_how_much(busy: Busy) -> None:
+    # Three wait, 6 seconds, and its own run takes 2.
+    needed = 6 * CAUTION + 2
+    with pytest.raises(TooSlowError) as caught:
+        busy.queue.submit([sequence(deadline=busy.now + needed - 0.5)], busy.now)
+    assert caught.value.late_seconds == pytest.approx(0.5)
+    busy.queue.submit([sequence(deadline=busy.now + needed + 0.1)], busy.now)
+    assert len(busy.queue) == 4
+
+
+def test_the_texts_of_one_request_wait_for_each_other(busy: Busy) -> None:
+    with pytest.raises(TooSlowError):
+        busy.queue.submit([sequence(deadline=busy.now + 6 * CAUTION + 2.1) for _ in range(2)], busy.now)
+    busy.queue.submit([sequence(deadline=busy.now + 8 * CAUTION + 2.1) for _ in range(2)], busy.now)
+
+
+def test_who_has_no_deadline_or_finds_nobody_waiting_is_never_refused(busy: Busy) -> None:
+    busy.queue.submit([sequence()], busy.now)
+    while busy.queue:
+        busy.turn()
+    busy.queue.submit([sequence(deadline=busy.now + 0.1)], busy.now)
+
+
+def test_an_embedding_needs_no_time_to_decode(busy: Busy) -> None:
+    busy.queue.submit([sequence(deadline=busy.now + 6 * CAUTION + 0.1, max_output=0)], busy.now)
