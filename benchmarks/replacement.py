@@ -5,7 +5,8 @@
 A real server process serves a symbolic link, which points to FIRST and SECOND in turn (two versions of one translating
 model), and OTHER, of another name. Clients in a closed loop translate one text a call, with every fourth of them asking
 OTHER for vectors. Each translation is held against what the version that its reply names said alone. Ends with status 1
-where a call failed, an answer was of another version, or memory grew by more than 5 % from the second round on.
+where a call failed, an answer was of another version, or memory grew by more than 5 % from the earlier rounds to the
+later.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 
 import click
 
@@ -55,9 +57,10 @@ class Seen:
 
     @property
     def growth(self) -> float:
-        """Of memory, from the second time that the first version is back to the last time."""
+        """Of memory, with the first version: the median of the later half of the rounds against that of the others."""
         rounds = self.resident_bytes[1::2]
-        return rounds[-1] / rounds[min(1, len(rounds) - 1)] - 1
+        middle = len(rounds) // 2
+        return median(rounds[middle:]) / median(rounds[:middle] or rounds) - 1
 
     def faults(self) -> list[str]:
         """What is not as it should be, in words."""

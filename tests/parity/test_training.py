@@ -74,7 +74,7 @@ class Run:
         return state
 
     def saved_weights(self) -> dict[str, Tensor]:
-        return read_weights(self.out / "weights.safetensors")
+        return {name: tensor.float() for name, tensor in read_weights(self.out / "weights.safetensors").items()}
 
 
 @pytest.fixture

@@ -86,7 +86,7 @@ def test_summaries_are_the_commands_own(name: str) -> None:
     ("arguments", "message"),
     [
         (["nope"], "Error: No such command 'nope'. See dragoman --help.\n"),
-        (["serve"], "Error: Missing argument 'BUNDLE'. See dragoman serve --help.\n"),
+        (["serve"], "Error: Missing argument 'BUNDLE...'. See dragoman serve --help.\n"),
         (["serve", "x", "--port", "99999"], "See dragoman serve --help.\n"),
         (["translate", "--file", __file__], "Error: --file and --output go together. See dragoman translate --help.\n"),
         (["export", ".", "x", "--texts", "/dev/null"], "holds no text. See dragoman export --help.\n"),
