@@ -84,8 +84,15 @@ def write_graphs(
         graph = program.model_proto
         _strip(graph)
         onnx.save_model(graph, folder / name)
+        let_go(set(module.parameters()) - set(model.parameters()))
     for name, *_ in graphs:
         onnx.checker.check_model(folder / name)
+
+
+def let_go(parameters: Iterable[nn.Parameter]) -> None:
+    """Free the memory of parameters that are needed no more: PyTorch's exporter keeps hold of all it has seen."""
+    for parameter in parameters:
+        parameter.data = parameter.data.new_empty(0)
 
 
 def show_logits(folder: Path) -> None:

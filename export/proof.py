@@ -5,7 +5,7 @@ greedy tokens equal the reference decoder's → alone equals batched → what a 
 """
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from dragoman.export.graphs import (
     encoder_spec,
     shape_faults,
 )
-from dragoman.export.onnx_files import show_logits
+from dragoman.export.onnx_files import let_go, show_logits
 from dragoman.export.precision import LOSSES, TOLERANCES, Loss, Tolerance
 from dragoman.export.verify import (
     Check,
@@ -39,6 +39,7 @@ from dragoman.export.verify import (
     sure_steps,
 )
 from dragoman.model.checkpoint import Checkpoint
+from dragoman.model.config import CheckpointConfig
 from dragoman.model.greedy import Output, greedy, pad
 from dragoman.model.tokenizers import Tokenizer
 
@@ -139,8 +140,8 @@ def prove(
     by any amount. `scratch` is an empty folder for the same graphs with their logits shown. Raises VerificationError
     that names the first check which failed and by how much.
 
-    A large model is never in memory twice: `reference` loses its weights once they were compared, and one decoder is
-    closed before the next is opened.
+    A large model is never in memory twice: `reference` loses its weights before the graphs are opened, and one decoder
+    is closed before the next is opened.
     """
     tolerance = TOLERANCES[bundle.manifest.precision]
     checks: list[Check] = []
@@ -150,15 +151,16 @@ def prove(
     checks.append(check_names_and_axes(bundle))
 
     progress("shapes, states and logits")
+    values = [reference_values(reference, *size) for size in SIZES]
+    let_go(reference.model.parameters())
     for name in (ENCODER_FILE, DECODER_FILE, WEIGHTS_FILE):
         shutil.copyfile(bundle.path(name), scratch / name)
     show_logits(scratch)
     with_logits = Bundle(scratch, bundle.manifest)
-    shapes, values, figures["largest_difference"] = check_values(
-        reference, GraphDecoder(with_logits, threads, logits=True, packed=False), tolerance.value
+    passed, figures["largest_difference"] = check_values(
+        GraphDecoder(with_logits, threads, logits=True), values, reference.config, tolerance.value
     )
-    checks += [shapes, values]
-    reference.model.to("meta")
+    checks += passed
 
     decoder = GraphDecoder(bundle, threads)
     limits = [reference.config.decoding.output_limit(len(source)) for source in sample.sources]
@@ -217,47 +219,61 @@ def _graph_faults(graph: onnx.GraphProto, spec: GraphSpec) -> list[str]:
     return faults
 
 
-def check_values(checkpoint: Checkpoint, decoder: GraphDecoder, tolerance: float) -> tuple[Check, Check, float]:
-    """Encoder states and logits at several sizes, every row of another length; and the largest difference."""
+@dataclass(frozen=True)
+class Values:
+    """What PyTorch finds for sources and targets that are made of random ids."""
+
+    sources: list[list[int]]
+    targets: list[list[int]]
+    states: list[NDArray[np.float32]]
+    """Of each source's own tokens, [tokens, model]."""
+    logits: NDArray[np.float32]
+    """[batch, target, vocabulary]."""
+
+
+@torch.no_grad()
+def reference_values(checkpoint: Checkpoint, batch: int, source: int, target: int) -> Values:
+    """The values at one size, or at what the model can take of it; every source has another length."""
+    config, rules, model = checkpoint.config.architecture, checkpoint.config.decoding, checkpoint.model
+    source, target = min(source, config.max_positions), min(target, config.max_positions)
+    rng = np.random.default_rng(batch)
+    sources = [rng.integers(0, config.source_vocabulary, max(1, source - row)).tolist() for row in range(batch)]
+    targets = [rng.integers(0, config.target_vocabulary, target).tolist() for _ in range(batch)]
+    ids, lengths = pad(sources, rules.pad_id)
+    states = model.encode(ids, lengths)
+    fed = torch.tensor([[rules.start_id, *row[:-1]] for row in targets])
+    logits = model.projection(model.decode(fed, states, lengths)).numpy()
+    own = [rows[: len(source_ids)] for rows, source_ids in zip(states.numpy(), sources, strict=True)]
+    return Values(sources, targets, own, logits)
+
+
+def check_values(
+    decoder: GraphDecoder, values: Sequence[Values], config: CheckpointConfig, tolerance: float
+) -> tuple[list[Check], float]:
+    """Shapes, encoder states and logits at several sizes; and the largest difference."""
+    chosen = np.setdiff1d(np.arange(config.architecture.target_vocabulary), config.decoding.suppressed_ids)
     worst = 0.0
-    limit = checkpoint.config.architecture.max_positions
-    for batch, source, target in SIZES:
-        found = _differences(checkpoint, decoder, batch, min(source, limit), min(target, limit))
-        for name, difference in found.items():
+    for right in values:
+        where = f"batch {len(right.sources)}, source {len(right.sources[0])}, target {len(right.targets[0])}"
+        for name, difference in _differences(decoder, right, chosen):
             if not difference <= tolerance:
-                where = f"batch {batch}, source {source}, target {target}"
                 raise VerificationError(
                     f"states and logits: {name} differ by {difference:.1e} at {where}, more than {tolerance:.0e}"
                 )
             worst = max(worst, difference)
     sizes = ", ".join("×".join(map(str, size)) for size in SIZES)
-    return (
+    checks = [
         Check("shapes", f"batch × source × target of {sizes}"),
         Check("states and logits", f"within {worst:.1e} of PyTorch's at the same sizes"),
-        worst,
-    )
+    ]
+    return checks, worst
 
 
-def _differences(
-    checkpoint: Checkpoint, decoder: GraphDecoder, batch: int, source: int, target: int
-) -> dict[str, float]:
-    config, rules, model = checkpoint.config.architecture, checkpoint.config.decoding, checkpoint.model
-    rng = np.random.default_rng(batch)
-    sources = [rng.integers(0, config.source_vocabulary, max(1, source - row)).tolist() for row in range(batch)]
-    targets = [rng.integers(0, config.target_vocabulary, target).tolist() for _ in range(batch)]
-    states = decoder.encode(sources)["hidden"][:, :source]
-    logits = np.stack([step["logits"] for step in decoder.force(sources, targets)], axis=1)  # [B, T, V]
-    with torch.no_grad():
-        ids, lengths = pad(sources, rules.pad_id)
-        right_states = model.encode(ids, lengths)
-        fed = torch.tensor([[rules.start_id, *row[:-1]] for row in targets])
-        right_logits = model.projection(model.decode(fed, right_states, lengths))
-    real = (torch.arange(ids.shape[1]) < lengths[:, None]).numpy()
-    chosen = np.setdiff1d(np.arange(config.target_vocabulary), rules.suppressed_ids)
-    return {
-        "encoder states": largest_difference(states[real], right_states.numpy()[real]),
-        "logits": largest_difference(logits[:, :, chosen], right_logits.numpy()[:, :, chosen]),
-    }
+def _differences(decoder: GraphDecoder, right: Values, chosen: NDArray[np.int64]) -> Iterator[tuple[str, float]]:
+    for found, states in zip(decoder.states(right.sources), right.states, strict=True):
+        yield "encoder states", largest_difference(found, states)
+    for step, arrays in enumerate(decoder.force(right.sources, right.targets)):
+        yield "logits", largest_difference(arrays["logits"][:, chosen], right.logits[:, step, chosen])
 
 
 def largest_difference(found: NDArray[Any], right: NDArray[Any]) -> float:

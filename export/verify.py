@@ -76,12 +76,9 @@ Arrays = dict[str, NDArray[Any]]
 class GraphEncoder:
     """A bundle's encoder. Checks the shape of whatever it gives."""
 
-    def __init__(self, bundle: Bundle, threads: int, *, provider: Provider = "cpu", packed: bool = True) -> None:
-        """Open the graph. Raises VerificationError where `provider` cannot be had.
-
-        `packed`, as when serving, ONNX Runtime copies weights into an order of its own; else they stay in their file.
-        """
-        self._encoder = _open(bundle.path(ENCODER_FILE), threads, provider, packed)
+    def __init__(self, bundle: Bundle, threads: int, *, provider: Provider = "cpu") -> None:
+        """Open the graph. Raises VerificationError where `provider` cannot be had."""
+        self._encoder = _open(bundle.path(ENCODER_FILE), threads, provider)
         self._rules = bundle.manifest.decoding
         self._encoder_spec = encoder_spec(bundle.manifest.dimensions, bundle.manifest.precision)
 
@@ -100,12 +97,10 @@ class GraphEncoder:
 class GraphDecoder(GraphEncoder):
     """Greedy decoding over a bundle's graphs. Checks the shape of whatever they give."""
 
-    def __init__(
-        self, bundle: Bundle, threads: int, *, logits: bool = False, provider: Provider = "cpu", packed: bool = True
-    ) -> None:
+    def __init__(self, bundle: Bundle, threads: int, *, logits: bool = False, provider: Provider = "cpu") -> None:
         """Open both graphs. See `GraphEncoder`."""
-        super().__init__(bundle, threads, provider=provider, packed=packed)
-        self._decoder = _open(bundle.path(DECODER_FILE), threads, provider, packed)
+        super().__init__(bundle, threads, provider=provider)
+        self._decoder = _open(bundle.path(DECODER_FILE), threads, provider)
         self._decoder_spec = decoder_spec(bundle.manifest.dimensions, bundle.manifest.precision, logits)
 
     def decode(
@@ -186,10 +181,8 @@ class GraphDecoder(GraphEncoder):
         return step
 
 
-def _open(path: Path, threads: int, provider: Provider, packed: bool) -> onnxruntime.InferenceSession:
+def _open(path: Path, threads: int, provider: Provider) -> onnxruntime.InferenceSession:
     options = onnxruntime.SessionOptions()
-    if not packed:
-        options.add_session_config_entry("session.disable_prepacking", "1")
     options.intra_op_num_threads = threads
     options.log_severity_level = ERRORS_ONLY
     # A proof has time; threads that spin between products would only take it from whoever else is at work.
