@@ -199,6 +199,8 @@ class WeightsFile:
         self._path = path
         self._offsets: dict[str, int] = {}
         self._size = 0
+        # Not cut short, if it is there: a bundle in service may have mapped it.
+        path.unlink(missing_ok=True)
         path.touch()
 
     def move_out(self, values: Iterable[ir.Value]) -> None:

@@ -16,7 +16,7 @@ from dragoman.export import exporter, verify
 from dragoman.export.bundle import GOLDEN_FILE, Bundle, open_bundle
 from dragoman.export.exporter import ExportOptions, export_checkpoint
 from dragoman.export.graphs import DECODER_FILE, ENCODER_FILE
-from dragoman.export.onnx_files import dimensions_of, show_logits, write_graphs
+from dragoman.export.onnx_files import WeightsFile, dimensions_of, show_logits, write_graphs
 from dragoman.export.precision import TOLERANCES
 from dragoman.export.proof import check_cached, check_names_and_axes, check_tokens, translate_sample
 from dragoman.export.runtime import onnxruntime
@@ -346,3 +346,10 @@ def test_either_of_two_end_tokens_ends_an_output(checkpoint: Checkpoint, bundle:
     found = decoder.decode(sources, limits)
     assert [output.tokens for output in found] == [o.tokens for o in greedy(checkpoint.model, rules, sources, limits)]
     assert {output.tokens[-1] for output in found} >= {2, second}
+
+
+def test_weights_that_lay_there_before_are_no_part_of_the_new_ones(tmp_path: Path) -> None:
+    before = tmp_path / "weights.bin"
+    before.write_bytes(b"older weights")
+    WeightsFile(before)
+    assert before.read_bytes() == b""
