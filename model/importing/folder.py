@@ -1,12 +1,12 @@
 """What the JSON files of a Hugging Face folder say."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dragoman.model.config import Activation
+from dragoman.model.json_files import read_object
 
 CONFIG_FILE = "config.json"
 GENERATION_FILE = "generation_config.json"
@@ -44,10 +44,10 @@ class ModelFolder:
     @classmethod
     def open(cls, path: Path) -> "ModelFolder":
         """Raises FileNotFoundError without config.json, and ValueError for a file that is not a JSON object."""
-        config = _read(path / CONFIG_FILE)
+        config = read_object(path / CONFIG_FILE)
         if config is None:
             raise FileNotFoundError(f"{path / CONFIG_FILE}: missing")
-        return cls(path, config, _read(path / GENERATION_FILE), _read(path / TOKENIZER_CONFIG_FILE) or {})
+        return cls(path, config, read_object(path / GENERATION_FILE), read_object(path / TOKENIZER_CONFIG_FILE) or {})
 
     @property
     def model_type(self) -> str:
@@ -82,15 +82,3 @@ def activation(folder: ModelFolder, key: str) -> Activation:
         known = ", ".join(ACTIVATIONS)
         raise ValueError(f"{folder.path / CONFIG_FILE}: {key} must be one of {known}, is {name!r}")
     return ACTIVATIONS[name]
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    if not path.is_file():
-        return None
-    try:
-        found = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise ValueError(f"{path}: not JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise ValueError(f"{path}: must be a JSON object")
-    return found

@@ -1,9 +1,10 @@
 """What the JSON files of a Hugging Face folder say of its tokenizer."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from dragoman.model.json_files import read_object
 
 CONFIG_FILE = "config.json"
 GENERATION_FILE = "generation_config.json"
@@ -92,16 +93,7 @@ class Folder:
 
     def read(self, name: str) -> dict[str, Any]:
         """A file of JSON; nothing where it is missing. Raises ValueError with its name."""
-        path = self.path / name
-        if not path.is_file():
-            return {}
-        try:
-            found = json.loads(path.read_bytes())
-        except ValueError as error:
-            raise ValueError(f"{path}: not JSON: {error}") from error
-        if not isinstance(found, dict):
-            raise ValueError(f"{path}: must hold a JSON object")
-        return found
+        return read_object(self.path / name) or {}
 
 
 def _given(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,14 +1,12 @@
 """The graphs of imported checkpoints against transformers itself."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from dragoman.export.bundle import Bundle, Manifest
-from dragoman.export.onnx_files import dimensions_of, show_logits, write_graphs
+from benchmarks.families import open_graphs
 from dragoman.export.verify import GraphDecoder
 from dragoman.model.checkpoint import Checkpoint
 from dragoman.model.greedy import pad
@@ -27,27 +25,7 @@ def exported(
     variant, folder = BART_LIKE[request.param], tmp_path_factory.mktemp("exported")
     model = make(variant, folder / "checkpoint")
     checkpoint = load_any(folder / "checkpoint", variant.family, folder / "tokenizer")
-    return model, checkpoint, graphs_of(checkpoint, folder)
-
-
-def graphs_of(checkpoint: Checkpoint, folder: Path) -> GraphDecoder:
-    config = checkpoint.config
-    write_graphs(folder, checkpoint.model, config.decoding)
-    show_logits(folder)
-    manifest = Manifest(
-        format_version=0,
-        name=config.name,
-        version="",
-        family=config.family,
-        source_languages=config.source_languages,
-        target_languages=config.target_languages,
-        precision="float32",
-        dimensions=dimensions_of(config.architecture),
-        decoding=config.decoding,
-        max_source_characters=1,
-        files=(),
-    )
-    return GraphDecoder(Bundle(folder, manifest), threads=1, logits=True)
+    return model, checkpoint, open_graphs(checkpoint, "float32", folder / "graphs")
 
 
 def test_cached_steps_find_the_logits_of_transformers(exported: tuple[Any, Checkpoint, GraphDecoder]) -> None:
