@@ -6,16 +6,16 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext
 from functools import partial
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import grpc
-from google.protobuf.message import DecodeError
 
 from dragoman.service.call_log import Call, CallLog, trace_of
-from dragoman.service.errors import InvalidRequestError, ModelFailedError, ServiceError, UnauthenticatedError
+from dragoman.service.errors import ModelFailedError, ServiceError, UnauthenticatedError
 from dragoman.service.guard import Account, Guard
 from dragoman.service.lifecycle import Lifecycle
 from dragoman.service.metrics import MethodMetrics, Metrics
+from dragoman.service.readable import Parser, abort, parsed, readable
 from dragoman.service.status import CallStatus, status_of
 
 log = logging.getLogger(__name__)
@@ -32,7 +32,6 @@ Request = TypeVar("Request")
 Response = TypeVar("Response")
 Context = grpc.aio.ServicerContext[Any, Any]
 Handler = Callable[[Any, Context], Awaitable[Any]]
-Parser = Callable[[bytes], Any]
 
 
 class CallInterceptor(grpc.aio.ServerInterceptor):
@@ -62,8 +61,10 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
     ) -> "grpc.RpcMethodHandler[Request, Response] | None":
         """Part of grpc.aio.ServerInterceptor."""
         handler = await continuation(handler_call_details)
-        if handler is None or handler_call_details.method.startswith(OPEN_SERVICE):
-            return handler
+        if handler is None:
+            return None
+        if handler_call_details.method.startswith(OPEN_SERVICE):
+            return readable(handler)  # type: ignore[no-any-return]
         metadata = handler_call_details.invocation_metadata
         own = self._methods.get(handler_call_details.method)
         begin = None if own is None else partial(_Running, *own, trace_of(metadata), self._calls)
@@ -72,7 +73,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         except UnauthenticatedError as error:
             return self._refusing(error, begin)
         if begin is None:
-            return handler
+            return readable(handler)  # type: ignore[no-any-return]
         around = self._around(handler.unary_unary, handler.request_deserializer, begin, account)  # type: ignore[arg-type]
         return grpc.unary_unary_rpc_method_handler(around, None, handler.response_serializer)
 
@@ -88,7 +89,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             except Exception as error:
                 status = self._status(error)
                 call.ended(status.code)
-                await _abort(context, status)
+                await abort(context, status)
             call.ended(grpc.StatusCode.OK, response)
             return response
 
@@ -106,7 +107,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         self._lifecycle.enter()
         try:
             with nullcontext() if account is None else account.call():
-                call.request = _parsed(parse, message)
+                call.request = parsed(parse, message)
                 return await answer(call.request, context)
         finally:
             self._lifecycle.leave()
@@ -121,7 +122,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             status = self._status(error)
             if call is not None:
                 call.ended(status.code)
-            await _abort(context, status)
+            await abort(context, status)
 
         handler: grpc.RpcMethodHandler[Request, Response] = grpc.stream_stream_rpc_method_handler(refuse)
         return handler
@@ -157,24 +158,6 @@ class _Running:
 
 
 Begin = Callable[[], _Running]
-
-
-def _parsed(parse: Parser, message: bytes) -> Any:
-    # Here and not by gRPC, which would call it UNKNOWN, uncounted, with a traceback in the log.
-    try:
-        return parse(message)
-    except DecodeError as error:
-        raise InvalidRequestError(
-            "request", "cannot be read: it is damaged, or holds text that is not UTF-8"
-        ) from error
-
-
-async def _abort(context: Context, status: CallStatus) -> NoReturn:
-    try:
-        await context.abort(status.code, status.message, status.metadata)
-    except grpc.aio.InternalError:
-        # The caller went away meanwhile, which gRPC would otherwise tell in a page of the log.
-        raise asyncio.CancelledError from None
 
 
 def _cancelled_code(context: Context) -> grpc.StatusCode:
