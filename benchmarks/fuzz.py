@@ -30,7 +30,7 @@ from dragoman.service.client import Client
 
 CALL_SECONDS = 60.0
 """What takes longer hangs."""
-CONNECTION_SECONDS = 5.0
+CONNECTION_SECONDS = 1.0
 """How long a connection that says nothing sensible is kept open by us."""
 CALM_SECONDS = 10.0
 """From the last call until all gauges must be at 0."""

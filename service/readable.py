@@ -16,6 +16,8 @@ from dragoman.service.status import CallStatus, status_of
 Context = grpc.aio.ServicerContext[Any, Any]
 Parser = Callable[[bytes], Any]
 
+NO_SUCH_METHOD = CallStatus(grpc.StatusCode.UNIMPLEMENTED, "this server does not have the method")
+
 
 def parsed(parse: Parser, message: bytes) -> Any:
     """What `message` says. Raises InvalidRequestError."""
@@ -54,7 +56,11 @@ def _one(answer: Callable[[Any, Context], Awaitable[Any]], parse: Parser) -> Cal
             request = parsed(parse, message)
         except InvalidRequestError as error:
             await abort(context, status_of(error))
-        return await answer(request, context)
+        try:
+            return await answer(request, context)
+        except NotImplementedError:
+            # As generated code has it for methods that a servicer leaves out; it would be a traceback in the log.
+            await abort(context, NO_SUCH_METHOD)
 
     return reading
 

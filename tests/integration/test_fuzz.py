@@ -40,6 +40,17 @@ async def test_bytes_that_are_no_message_are_the_callers_fault_of_any_service(
     assert not caplog.records
 
 
+async def test_a_method_that_health_leaves_out_is_unimplemented_and_not_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with serving() as running, grpc.aio.insecure_channel(running.address) as channel:
+        call: Any = channel.unary_unary("/grpc.health.v1.Health/List")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call(b"")
+    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    assert not caplog.records
+
+
 async def test_a_call_that_fails_as_the_servers_fault_is_found() -> None:
     async def broken(messages: object, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
         raise ValueError("broken")
