@@ -29,6 +29,8 @@ class Pace:
         """Seconds from a row's admission to its end, for each token of its source."""
         self._deviation = 0.0
         """By how much most differ from that."""
+        self.usual_source = 0.0
+        """Tokens of a source, as they are of late."""
 
     def admitted(self, tokens: int, backlog: bool, now: float) -> None:
         """Sequences that may occupy `tokens` were admitted; `backlog` if not all that waited."""
@@ -41,6 +43,7 @@ class Pace:
 
     def decoded(self, source_tokens: int, seconds: float) -> None:
         """A row ended well, `seconds` after its admission."""
+        self.usual_source += (WEIGHT if self.usual_source else 1.0) * (source_tokens - self.usual_source)
         run = seconds / source_tokens
         # As TCP knows how long to wait for an answer (RFC 6298).
         if self._run is None:
@@ -48,7 +51,7 @@ class Pace:
         self._deviation += WEIGHT * (abs(run - self._run) - self._deviation)
         self._run += WEIGHT * (run - self._run)
 
-    def forecast(self, tokens_before: int, source_tokens: int) -> float | None:
+    def forecast(self, tokens_before: int, source_tokens: float) -> float | None:
         """Seconds until the answer to a sequence with so many tokens before it, and hardly ever more.
 
         It has `source_tokens` itself; 0 where it is not decoded. None before the queue has ever had a backlog.

@@ -105,12 +105,13 @@ class Lane:
         self._clock = clock
         self._changed = hall.changed
         self._busy_since: float | None = None
+        self._began: Callable[[], None] = lambda: None
         self._ended: Callable[[], None] = lambda: None
         self._thread = threading.Thread(target=self._loop, name=ENGINE, daemon=True)
 
-    def start(self, ended: Callable[[], None]) -> None:
-        """Start the thread; whatever ends it, `ended` is the last that it calls."""
-        self._ended = ended
+    def start(self, ended: Callable[[], None], began: Callable[[], None]) -> None:
+        """Start the thread; `began` is the first that it calls, and `ended` the last, whatever ends it."""
+        self._began, self._ended = began, ended
         self._thread.start()
 
     def join(self) -> None:
@@ -128,6 +129,7 @@ class Lane:
     def _loop(self) -> None:
         self._seat.arrive()
         try:
+            self._began()
             while self._wait_for_work():
                 self._turn()
         finally:

@@ -115,3 +115,25 @@ def test_who_has_no_deadline_or_finds_nobody_waiting_is_never_refused(busy: Busy
 
 def test_an_embedding_needs_no_time_to_decode(busy: Busy) -> None:
     busy.queue.submit([sequence(deadline=busy.now + 6 * CAUTION + 0.1, max_output=0)], busy.now)
+
+
+def test_one_of_which_nothing_is_known_yet_is_taken_for_one_like_the_others() -> None:
+    busy = Busy()
+    busy.queue.submit([sequence() for _ in range(6)], 0.0)
+    for _ in range(3):
+        busy.turn()
+    exact = busy.queue.pace.forecast(busy.queue.tokens, len(sequence().source))
+    assert exact is not None
+    busy.queue.look(busy.now + exact + 0.1, busy.now, decoded=True)
+    busy.queue.look(None, busy.now, decoded=True)
+    with pytest.raises(TooSlowError):
+        busy.queue.look(busy.now + exact - 0.1, busy.now, decoded=True)
+    busy.queue.look(busy.now + exact - 0.1, busy.now, decoded=False)
+
+
+def test_where_nobody_waits_nobody_is_hopeless() -> None:
+    busy = Busy()
+    busy.queue.submit([sequence() for _ in range(3)], 0.0)
+    while len(busy.queue):
+        busy.turn()
+    busy.queue.look(busy.now, busy.now, decoded=True)
