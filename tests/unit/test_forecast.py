@@ -23,24 +23,24 @@ def wait(pace: Pace, tokens: int) -> float:
 def test_without_a_backlog_nothing_is_foretold() -> None:
     pace = Pace()
     for now in range(10):
-        pace.admitted(100, backlog=False, now=now)
+        pace.drained(100, backlog=False, now=now)
         assert pace.forecast(1000, 10) is None
 
 
 def test_the_wait_is_what_lies_before_at_the_pace_of_the_backlog() -> None:
     pace = Pace()
     for now in (1.0, 1.5, 2.0, 2.5):
-        pace.admitted(100, backlog=True, now=now)
+        pace.drained(100, backlog=True, now=now)
     assert wait(pace, 1000) == pytest.approx(5.0)
     assert wait(pace, 0) == 0
 
 
 def test_time_in_which_nobody_waited_is_not_counted() -> None:
     pace = Pace()
-    pace.admitted(100, backlog=True, now=1.0)
-    pace.admitted(100, backlog=False, now=1.5)
-    pace.admitted(100, backlog=True, now=1000.0)
-    pace.admitted(100, backlog=True, now=1000.5)
+    pace.drained(100, backlog=True, now=1.0)
+    pace.drained(100, backlog=False, now=1.5)
+    pace.drained(100, backlog=True, now=1000.0)
+    pace.drained(100, backlog=True, now=1000.5)
     assert wait(pace, 1000) == pytest.approx(5.0)
 
 
@@ -49,15 +49,15 @@ def test_a_pace_that_changes_is_believed_after_some_seconds() -> None:
     for seconds, steps in ((0.1, 300), (1.0, int(5 * MEMORY_SECONDS))):
         for _ in range(steps):
             now += seconds
-            pace.admitted(100, backlog=True, now=now)
+            pace.drained(100, backlog=True, now=now)
     assert wait(pace, 1000) == pytest.approx(10, rel=0.1)
 
 
 def test_what_a_row_takes_is_what_its_length_usually_takes_and_more_the_more_they_differ() -> None:
     even, uneven = Pace(), Pace()
     for pace in (even, uneven):
-        pace.admitted(1, backlog=True, now=0.0)
-        pace.admitted(1, backlog=True, now=1.0)
+        pace.drained(1, backlog=True, now=0.0)
+        pace.drained(1, backlog=True, now=1.0)
     for _ in range(500):
         even.decoded(10, 20.0)
         uneven.decoded(10, 10.0)
