@@ -90,10 +90,44 @@ def test_every_command_of_another_part_loads(project: dict[str, Any]) -> None:
         assert isinstance(command.load(), click.Command)
 
 
-@pytest.mark.parametrize("variant", ["cpu", "gpu"])
-def test_the_image_is_made_of_releases_that_the_project_takes(project: dict[str, Any], variant: str) -> None:
-    lines = (ROOT / "deploy" / "image" / "constraints.txt").read_text().splitlines()
-    pins = dict(line.split("==") for line in lines if not line.startswith("#"))
-    wanted = map(Requirement, project["dependencies"] + project["optional-dependencies"][variant])
-    unfit = [str(want) for want in wanted if want.name not in pins or pins[want.name] not in want.specifier]
+def locked(name: str) -> dict[str, tuple[str, int]]:
+    """The release of each package in a lock of the image, and how many wheels it may come from."""
+    lines = (ROOT / "deploy" / "image" / f"{name}.lock").read_text().replace("\\\n", "").splitlines()
+    found = {}
+    for line in (line for line in lines if not line.startswith("#")):
+        pin, *hashes = line.split()
+        package, version = pin.split("==")
+        assert hashes == re.findall(r"--hash=sha256:[0-9a-f]{64}", line), line
+        found[package] = (version, len(hashes))
+    return found
+
+
+def needs(project: dict[str, Any], lock: str) -> list[str]:
+    """What the project asks of the environment that a lock makes."""
+    if lock == "build":
+        building: list[str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+        return building
+    wanted: list[str] = project["dependencies"] + project["optional-dependencies"][lock]
+    return wanted
+
+
+@pytest.mark.parametrize("lock", ["build", "cpu", "gpu"])
+def test_the_image_is_made_of_releases_that_the_project_takes(project: dict[str, Any], lock: str) -> None:
+    pins = locked(lock)
+    wanted = map(Requirement, needs(project, lock))
+    unfit = [str(want) for want in wanted if want.name not in pins or pins[want.name][0] not in want.specifier]
     assert unfit == []
+
+
+@pytest.mark.parametrize("lock", ["build", "cpu", "gpu"])
+def test_every_wheel_of_the_image_is_known_by_its_hash_wherever_it_comes_from(lock: str) -> None:
+    assert [name for name, (_, wheels) in locked(lock).items() if not wheels] == []
+    text = (ROOT / "deploy" / "image" / f"{lock}.lock").read_text()
+    assert "://" not in text
+    assert "index" not in text
+
+
+def test_both_variants_of_the_image_differ_in_their_runtime_alone() -> None:
+    cpu, gpu = locked("cpu"), locked("gpu")
+    different = {name for name in cpu.keys() | gpu.keys() if cpu.get(name) != gpu.get(name)}
+    assert {name for name in different if not name.startswith("nvidia-")} == {"onnxruntime", "onnxruntime-gpu"}
