@@ -17,8 +17,16 @@ PositionKind = Literal["sinusoid", "sinusoid_halves", "sinusoid_halves_even", "l
 
 PoolingKind = Literal["mean", "cls", "max"]
 
-Count = Annotated[int, Field(ge=1)]
-TokenId = Annotated[int, Field(ge=0)]
+LARGEST = 2**31 - 1
+"""Of any number here: what is larger is damaged, or meant to take up memory."""
+
+Count = Annotated[int, Field(ge=1, le=LARGEST)]
+TokenId = Annotated[int, Field(ge=0, le=LARGEST)]
+Layers = Annotated[int, Field(ge=0, le=1024)]
+Tokens = Annotated[int, Field(ge=1, le=2**20)]
+
+MOST_POSITION_NUMBERS = 2**28
+"""In a table of positions, which is made before anything else is known of a checkpoint: 4096 for 65536 positions."""
 
 STRICT = ConfigDict(extra="forbid")
 """A key that no field knows is an error: it may be a misspelling, or a rule this version cannot keep."""
@@ -46,13 +54,13 @@ class TransformerConfig:
     d_ff: Count = 2048
     """Inner width of the position-wise feed-forward network."""
 
-    encoder_layers: Count = 6
+    encoder_layers: Annotated[Layers, Field(ge=1)] = 6
     """Layers of the encoder (N in the paper)."""
 
-    decoder_layers: Annotated[int, Field(ge=0)] = 6
+    decoder_layers: Layers = 6
     """Layers of the decoder (N in the paper); 0 in an encoder alone, which has no target embedding and no output."""
 
-    max_positions: Count = 512
+    max_positions: Tokens = 512
     """The longest source or target, in tokens with every special token counted."""
 
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
@@ -120,6 +128,11 @@ class TransformerConfig:
             raise ValueError(f"d_model must be a multiple of heads, is {self.d_model} with {self.heads} heads")
         if self.position_kind.startswith("sinusoid") and self.d_model % 2:
             raise ValueError(f"d_model must be even for sinusoid positions, is {self.d_model}")
+        rows = 0 if self.position_kind == "relative" else self.max_positions + self.position_offset
+        if rows * self.d_model > MOST_POSITION_NUMBERS:
+            raise ValueError(
+                f"max_positions × d_model must be at most {MOST_POSITION_NUMBERS}, is {rows} × {self.d_model}"
+            )
         if self.position_kind == "relative" and self.relative_distance <= self.relative_buckets // 2:
             raise ValueError(
                 "relative_distance must be more than half of relative_buckets, "
@@ -163,7 +176,7 @@ class DecodingRules:
     suppressed_ids: tuple[TokenId, ...] = ()
     """Tokens that are never chosen."""
 
-    prompt_tokens: Count = 1
+    prompt_tokens: Tokens = 1
     """How many tokens the decoder is fed before its first free choice, the start token counted. Which they are is the
     tokenizer's to say, by target language; none is part of an output."""
 
@@ -171,16 +184,16 @@ class DecodingRules:
     """What an output ends with where it would else reach its limit: the last token is this one whatever the model
     chooses, and is counted."""
 
-    max_source_tokens: Count = 512
+    max_source_tokens: Tokens = 512
     """The longest source, every special token counted."""
 
-    max_output_tokens: Count = 512
+    max_output_tokens: Tokens = 512
     """The longest output, the end token counted."""
 
-    output_factor: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 3.0
+    output_factor: Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)] = 3.0
     """An output holds at most output_factor × source tokens + output_margin tokens."""
 
-    output_margin: Count = 16
+    output_margin: Tokens = 16
     """See output_factor; lets a very short source still have a long translation."""
 
     @classmethod

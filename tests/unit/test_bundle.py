@@ -7,6 +7,7 @@ import pytest
 
 from dragoman.export.bundle import (
     FORMAT_VERSION,
+    GOLDEN_FILE,
     MANIFEST_FILE,
     REPORT_FILE,
     BundleError,
@@ -16,8 +17,9 @@ from dragoman.export.bundle import (
     version_of,
     write_manifest,
 )
-from dragoman.export.graphs import Dimensions
+from dragoman.export.graphs import DECODER_FILE, ENCODER_FILE, Dimensions
 from dragoman.model.config import DecodingRules
+from tests.harness import empty_graph
 
 SIZE = Dimensions(encoder_layers=2, decoder_layers=2, heads=4, head_width=8, d_model=32, target_vocabulary=340)
 
@@ -26,8 +28,10 @@ SIZE = Dimensions(encoder_layers=2, decoder_layers=2, heads=4, head_width=8, d_m
 def folder(tmp_path: Path) -> Path:
     folder = tmp_path / "a bündle"
     (folder / "tokenizer").mkdir(parents=True)
-    for name in ("encoder.onnx", "weights.bin", "tokenizer/sentencepiece.model", REPORT_FILE):
+    for name in ("weights.bin", "tokenizer/sentencepiece.model", GOLDEN_FILE, REPORT_FILE):
         (folder / name).write_bytes(name.encode() * 100)
+    for name in (ENCODER_FILE, DECODER_FILE):
+        (folder / name).write_bytes(empty_graph(name))
     manifest = Manifest(
         format_version=FORMAT_VERSION,
         name="tiny",
@@ -55,8 +59,14 @@ def edit(folder: Path, key: str, value: object, seal: bool = True) -> None:
 def test_what_was_written_is_read(folder: Path) -> None:
     manifest = open_bundle(folder).manifest
     assert (manifest.name, manifest.dimensions) == ("tiny", SIZE)
-    paths = ["encoder.onnx", "report.json", "tokenizer/sentencepiece.model", "weights.bin"]
-    assert [entry.path for entry in manifest.files] == paths
+    assert [entry.path for entry in manifest.files] == [
+        "decoder.onnx",
+        "encoder.onnx",
+        "golden.json",
+        "report.json",
+        "tokenizer/sentencepiece.model",
+        "weights.bin",
+    ]
 
 
 def test_a_bundle_may_be_moved(folder: Path) -> None:
