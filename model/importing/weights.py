@@ -36,14 +36,14 @@ def read_folder(folder: Path) -> dict[str, Tensor]:
 def _read_shards(index: Path) -> dict[str, Tensor]:
     try:
         shard_of: dict[str, str] = read_json(index)["weight_map"]
-        shards = sorted(set(shard_of.values()))
+        shards = sorted(map(Path, set(shard_of.values())))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{index}: must map each tensor to its file under weight_map") from error
     found: dict[str, Tensor] = {}
     for name in shards:
         path = index.parent / name
-        if Path(name).name != name:
-            raise ValueError(f"{index}: {name!r} lies outside the folder")
+        if name.name != str(name):
+            raise ValueError(f"{index}: {str(name)!r} lies outside the folder")
         if not path.is_file():
             raise FileNotFoundError(f"{path}: missing; {index.name} lists it")
         found |= _read_file(path)
