@@ -95,8 +95,8 @@ def _message(name: str) -> Any:
         for field, (number, kind) in fields.items():
             made.field.append(_field(field, number, kind))
     pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)  # type: ignore[no-untyped-call]
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"onnx.{name}"))  # type: ignore[no-untyped-call]
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"onnx.{name}"))
 
 
 def _field(name: str, number: int, kind: str) -> descriptor_pb2.FieldDescriptorProto:

@@ -23,7 +23,6 @@ LARGEST = 2**31 - 1
 Count = Annotated[int, Field(ge=1, le=LARGEST)]
 TokenId = Annotated[int, Field(ge=0, le=LARGEST)]
 Layers = Annotated[int, Field(ge=0, le=1024)]
-Tokens = Annotated[int, Field(ge=1, le=2**20)]
 
 MOST_POSITION_NUMBERS = 2**28
 """In a table of positions, which is made before anything else is known of a checkpoint: 4096 for 65536 positions."""
@@ -60,7 +59,7 @@ class TransformerConfig:
     decoder_layers: Layers = 6
     """Layers of the decoder (N in the paper); 0 in an encoder alone, which has no target embedding and no output."""
 
-    max_positions: Tokens = 512
+    max_positions: Count = 512
     """The longest source or target, in tokens with every special token counted."""
 
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
@@ -176,7 +175,7 @@ class DecodingRules:
     suppressed_ids: tuple[TokenId, ...] = ()
     """Tokens that are never chosen."""
 
-    prompt_tokens: Tokens = 1
+    prompt_tokens: Count = 1
     """How many tokens the decoder is fed before its first free choice, the start token counted. Which they are is the
     tokenizer's to say, by target language; none is part of an output."""
 
@@ -184,16 +183,16 @@ class DecodingRules:
     """What an output ends with where it would else reach its limit: the last token is this one whatever the model
     chooses, and is counted."""
 
-    max_source_tokens: Tokens = 512
+    max_source_tokens: Count = 512
     """The longest source, every special token counted."""
 
-    max_output_tokens: Tokens = 512
+    max_output_tokens: Count = 512
     """The longest output, the end token counted."""
 
     output_factor: Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)] = 3.0
     """An output holds at most output_factor × source tokens + output_margin tokens."""
 
-    output_margin: Tokens = 16
+    output_margin: Count = 16
     """See output_factor; lets a very short source still have a long translation."""
 
     @classmethod

@@ -38,6 +38,8 @@ def _type(setting: "Field[object]") -> Any:
         return click.Choice(meaning.choices)
     if setting.type is int:
         return click.IntRange(meaning.minimum, meaning.maximum)
+    if setting.type is float:
+        return click.FloatRange(meaning.minimum, meaning.maximum)
     return setting.type
 
 

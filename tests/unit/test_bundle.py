@@ -203,10 +203,10 @@ def test_heads_and_their_width_are_bounded_together(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("rule", "value"),
     [
-        ("max_source_tokens", 10**9),
-        ("max_output_tokens", 10**9),
-        ("prompt_tokens", 10**9),
-        ("output_margin", 10**9),
+        ("max_source_tokens", 10**10),
+        ("max_output_tokens", 10**10),
+        ("prompt_tokens", 10**10),
+        ("output_margin", 10**10),
         ("output_factor", 1e300),
         ("output_factor", float("inf")),
         ("pad_id", -1),
