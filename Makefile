@@ -82,8 +82,8 @@ image-gpu: ## Build the same for a GPU, dragoman:gpu: several gigabytes.
 	    --build-arg VARIANT=gpu .
 
 lock: $(LOCKER) ## Write which wheels, by their hashes, the images are made of (deploy/image/*.lock).
-	$(COMPILE) --extra cpu --output-file deploy/image/cpu.lock pyproject.toml
-	$(COMPILE) --extra gpu --output-file deploy/image/gpu.lock pyproject.toml
+	$(COMPILE) --extra cpu --extra traces --output-file deploy/image/cpu.lock pyproject.toml
+	$(COMPILE) --extra gpu --extra traces --output-file deploy/image/gpu.lock pyproject.toml
 	build/lock/bin/python -c 'import tomllib; \
 	    print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' > build/lock/build.in
 	$(COMPILE) --output-file deploy/image/build.lock build/lock/build.in

@@ -134,7 +134,8 @@ def needs(project: dict[str, Any], lock: str) -> list[str]:
     if lock == "build":
         building: list[str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
         return building
-    wanted: list[str] = project["dependencies"] + project["optional-dependencies"][lock]
+    extras = project["optional-dependencies"]
+    wanted: list[str] = project["dependencies"] + extras[lock] + extras["traces"]
     return wanted
 
 
