@@ -53,7 +53,7 @@ def collecting() -> Iterator[tuple[Collector, ServerSettings]]:
     """A collector, and the settings of a server that sends there."""
     collector = Collector()
     server = grpc.server(ThreadPoolExecutor(2))
-    trace_service_pb2_grpc.add_TraceServiceServicer_to_server(collector, server)
+    trace_service_pb2_grpc.add_TraceServiceServicer_to_server(collector, server)  # type: ignore[no-untyped-call]
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     try:

@@ -161,7 +161,13 @@ def test_a_header_that_lies_is_refused_before_anything_is_allocated(folder: Path
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("encoder_layers", 10**9), ("decoder_layers", 10**9), ("max_positions", 10**10), ("d_model", 2**31), ("heads", -1)],
+    [
+        ("encoder_layers", 10**9),
+        ("decoder_layers", 10**9),
+        ("max_positions", 10**10),
+        ("d_model", 2**31),
+        ("heads", -1),
+    ],
 )
 def test_a_config_that_asks_for_any_amount_of_memory_is_refused(
     checkpoint: Checkpoint, folder: Path, field: str, value: int
