@@ -23,7 +23,7 @@ from dragoman.export.graph_files import check_graph
 from dragoman.export.graphs import DECODER_FILE, ENCODER_FILE, Dimensions
 from dragoman.export.precision import Precision
 from dragoman.model.config import STRICT, Count, DecodingRules, EmbeddingRules, TokenId, explain
-from dragoman.model.json_files import read_json
+from dragoman.model.json_files import MOST_BYTES, read_json
 
 FORMAT_VERSION = 2
 """Raised with every change that an older reader cannot understand."""
@@ -222,7 +222,7 @@ def _read_manifest(path: Path) -> Manifest:
 
 
 def _check_listed(folder: Path, manifest: Manifest) -> None:
-    """Whatever is read of a bundle is listed, and so was checked."""
+    """Whatever is read of a bundle is listed, and so was checked; what is read as a whole is not too large for that."""
     listed = {entry.path for entry in manifest.files}
     for name in manifest.needed_files:
         if name not in listed:
@@ -230,6 +230,8 @@ def _check_listed(folder: Path, manifest: Manifest) -> None:
     for path in _files_below(folder / TOKENIZER_FOLDER):
         if path.relative_to(folder).as_posix() not in listed:
             raise BundleError(f"{path}: is not listed in {MANIFEST_FILE}")
+        if path.stat().st_size > MOST_BYTES:
+            raise BundleError(f"{path}: has {path.stat().st_size} bytes, may have {MOST_BYTES}")
 
 
 def _check_file(folder: Path, entry: FileEntry) -> None:

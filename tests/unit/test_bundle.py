@@ -20,6 +20,7 @@ from dragoman.export.bundle import (
 )
 from dragoman.export.graphs import DECODER_FILE, ENCODER_FILE, Dimensions
 from dragoman.model.config import DecodingRules
+from dragoman.model.json_files import MOST_BYTES
 from tests.harness import empty_graph
 
 SIZE = Dimensions(encoder_layers=2, decoder_layers=2, heads=4, head_width=8, d_model=32, target_vocabulary=340)
@@ -245,6 +246,14 @@ def test_a_file_of_json_of_any_size_is_not_read(folder: Path, name: str) -> None
         seal(folder)
     with pytest.raises(BundleError, match=f"{name}: has {MOST_JSON_BYTES + 1} bytes, may have {MOST_JSON_BYTES}"):
         open_bundle(folder).golden()
+
+
+def test_a_tokenizer_s_file_of_any_size_is_not_read(folder: Path) -> None:
+    with (folder / "tokenizer" / "sentencepiece.model").open("r+b") as file:
+        file.truncate(MOST_BYTES + 1)
+    seal(folder)
+    with pytest.raises(BundleError, match=rf"sentencepiece\.model: has {MOST_BYTES + 1} bytes, may have {MOST_BYTES}"):
+        open_bundle(folder)
 
 
 GOLDEN = {"text": "kite", "source_ids": [5, 2], "tokens": [6, 2], "log_probs": [-1, -1], "margins": [1, 1]}
