@@ -12,8 +12,8 @@ FROM ${BASE_IMAGE} AS build
 # cpu or gpu. The wheels of the two share a folder: never install both.
 ARG VARIANT=cpu
 WORKDIR /source
-# No wheel is installed but those whose hashes stand in a lock (`make lock`), and nothing that runs code of its own as it
-# is installed. What builds dragoman itself has an environment of its own, which nothing is copied from.
+# No wheel is installed but those whose hashes stand in a lock (`make lock`), and no source archive, which would run code
+# of its own. What builds dragoman itself has an environment of its own.
 COPY deploy/image/build.lock deploy/image/${VARIANT}.lock ./
 RUN python -m venv --without-pip /opt/build \
     && python -m venv --without-pip /opt/dragoman \
@@ -63,9 +63,9 @@ CMD ["serve", "/bundle"]
 FROM build AS export
 # One more package index to find torch on; empty: pip's own index, a CUDA build of several gigabytes.
 ARG TORCH_INDEX=
-RUN set -- /wheels/*.whl \
+RUN printf '%s[cpu,export,train]' /wheels/*.whl > /wheels/requirements \
     && pip --python /opt/dragoman/bin/python install --quiet --no-cache-dir \
-        ${TORCH_INDEX:+--extra-index-url "${TORCH_INDEX}"} "$1[cpu,export,train]"
+        ${TORCH_INDEX:+--extra-index-url "${TORCH_INDEX}"} --requirement /wheels/requirements
 ENV PATH=/opt/dragoman/bin:${PATH}
 WORKDIR /work
 USER 65532:65532
