@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from dragoman.export.graph_files import MOST_BYTES, check_graph
+from dragoman.export.graph_files import MOST_BYTES, SCHEMA, check_graph
 from dragoman.export.graphs import OPSET
 from dragoman.export.runtime import onnxruntime
 from tests.golden.shipped import BUNDLE
@@ -59,6 +59,34 @@ def test_what_is_in_order_passes_and_runs(tmp_path: Path) -> None:
     check_graph(path, weights)
     (found,) = onnxruntime.InferenceSession(path).run(None, {"x": np.zeros(4, np.float32)})
     assert found.tolist() == [4, 5, 6, 7]
+
+
+OWN_NAMES = {
+    "Model": onnx.ModelProto,
+    "Opset": onnx.OperatorSetIdProto,
+    "Graph": onnx.GraphProto,
+    "Node": onnx.NodeProto,
+    "Attribute": onnx.AttributeProto,
+    "Tensor": onnx.TensorProto,
+    "Entry": onnx.StringStringEntryProto,
+}
+"""What ONNX calls the messages of SCHEMA."""
+
+HOLDERS = {"FunctionProto", "GraphProto", "NodeProto", "SparseTensorProto", "TensorProto", "TrainingInfoProto"}
+"""What may hold an operator or a tensor."""
+
+
+@pytest.mark.parametrize("name", OWN_NAMES)
+def test_the_part_of_the_schema_is_onnx_s_and_leaves_out_nothing_that_could_hide_something(name: str) -> None:
+    theirs = OWN_NAMES[name].DESCRIPTOR.fields_by_name
+    assert {field: number for field, (number, _) in SCHEMA[name].items()} == {
+        field: theirs[field].number for field in SCHEMA[name]
+    }
+    assert {field for field, (_, kind) in SCHEMA[name].items() if kind.startswith("*")} == {
+        field for field in SCHEMA[name] if theirs[field].is_repeated
+    }
+    holders = {field.name for field in theirs.values() if field.message_type and field.message_type.name in HOLDERS}
+    assert holders <= SCHEMA[name].keys()
 
 
 @pytest.mark.parametrize("name", ["encoder.onnx", "decoder.onnx", "product.onnx"])
