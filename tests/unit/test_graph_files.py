@@ -61,7 +61,7 @@ def test_what_is_in_order_passes_and_runs(tmp_path: Path) -> None:
     assert found.tolist() == [4, 5, 6, 7]
 
 
-OWN_NAMES = {
+OWN_NAMES: dict[str, Any] = {
     "Model": onnx.ModelProto,
     "Opset": onnx.OperatorSetIdProto,
     "Graph": onnx.GraphProto,
