@@ -120,9 +120,11 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             async def receive() -> bytes:
                 look(context.time_remaining())
                 message: Any = await context.read()
-                if message is grpc.aio.EOF:
-                    raise InvalidRequestError("request", "is missing")
-                return message  # type: ignore[no-any-return]
+                if message is not grpc.aio.EOF:
+                    return message  # type: ignore[no-any-return]
+                if context.cancelled():
+                    raise asyncio.CancelledError
+                raise InvalidRequestError("request", "is missing")
 
             await context.write(await self._answered(asked, receive, context))
 
