@@ -202,6 +202,7 @@ class Scheduler:
         wasted = sum(len(sequence.tokens) for sequence in back)
         removal = self._take_out(back.__contains__, clear=True)
         for sequence in back:
+            self._occupied -= sequence.cost
             sequence.restart()
         self._queue.put_back(sorted(back, key=lambda sequence: sequence.times.submitted))
         self._most_rows = max(1, len(self._rows))

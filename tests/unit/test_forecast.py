@@ -137,3 +137,28 @@ def test_where_nobody_waits_nobody_is_hopeless() -> None:
     while len(busy.queue):
         busy.turn()
     busy.queue.look(busy.now, busy.now, decoded=True)
+
+
+def test_what_fills_free_rows_says_nothing_of_how_fast_they_become_free() -> None:
+    queue = Queue(100, 10_000)
+    scheduler = Scheduler(Limits(4, 1000, 3, 100, 10_000), (END,), queue)
+    queue.submit([sequence() for _ in range(12)], 0.0)
+    for turn in range(4):
+        scheduler.admit(0.001 * turn, 100)
+    assert len(scheduler.rows) == 4
+    for turn in range(1, 4):
+        scheduler.update([Step(END, -0.5), *[Step(WORD, -0.5)] * 3], 2.0 * turn)
+        scheduler.admit(2.0 * turn, 100)
+    assert wait(queue.pace, COST) == pytest.approx(2.0, rel=0.01)
+
+
+def test_how_fast_rows_are_where_nobody_waits_is_not_how_fast_they_are_at_load() -> None:
+    pace = Pace()
+    for _ in range(100):
+        pace.decoded(10, 1.0)
+    pace.drained(1, backlog=True, now=0.0)
+    pace.drained(1, backlog=True, now=1.0)
+    assert pace.forecast(0, 10) == pytest.approx(1.0)
+    for _ in range(3):
+        pace.decoded(10, 5.0)
+    assert pace.forecast(0, 10) == pytest.approx(5.0)
