@@ -17,11 +17,11 @@ CAUTION = 1.1
 LATE_SHARE = 0.02
 """Of what was promised in time, so much may come late: with more the forecast grows, with less it shrinks."""
 
-CORRECTION = 0.03
+CORRECTION = 0.02
 """By how much one that is late makes the forecast grow, as a part of what it was at first."""
 
-MOST_CORRECTION = 2.0
-"""So many times what it was at first. It costs little: what is refused then finds the rows full all the same."""
+MOST_CORRECTION = 1.3
+"""So many times what it was at first. Up to there the rows stay full; with much more they would wait for work."""
 
 
 class Pace:

@@ -67,7 +67,7 @@ class Queue:
             self._check_forecast(self.tokens, self.pace.usual_source if decoded else 0, deadline, now)
 
     def _check_deadline(self, sequences: Row[Sequence], now: float) -> bool:
-        """Whether it can be foretold. Raises TooSlowError if a request's last sequence, or its longest, would be late."""
+        """Whether it can be foretold. Raises TooSlowError if the last of a request, or its longest, would be late."""
         deadline = sequences[-1].deadline
         before = self.tokens + sum(sequence.cost for sequence in sequences[:-1])
         longest = max(len(sequence.source) if sequence.max_output else 0 for sequence in sequences)
