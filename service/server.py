@@ -40,9 +40,11 @@ from dragoman.service.call_log import CallLog
 from dragoman.service.engine.engine import Engine
 from dragoman.service.engine.lane import ENGINE
 from dragoman.service.engine.turns import Turns
+from dragoman.service.errors import UnknownLanguageError
 from dragoman.service.exposition import Exposition
 from dragoman.service.guard import Guard, TokenLimits
 from dragoman.service.interceptor import CallInterceptor
+from dragoman.service.languages import resolve_language
 from dragoman.service.lifecycle import Lifecycle, State
 from dragoman.service.loading import (
     LoadedModel,
@@ -95,7 +97,7 @@ class Server:
         """It is ready when each of `manifests`, no two of one name, is there; `clock` is the engines', in seconds.
 
         Raises StartupError where there is no telling them apart, and where the settings' tokens or certificates are at
-        fault.
+        fault, or the pivot is a language of no model.
         """
         self._settings = settings
         self._clock = clock
@@ -105,6 +107,8 @@ class Server:
         self._devices = NvidiaDevices()
         self._metrics = Metrics(self.registry, self._devices.memory)
         _check_names(settings, manifests)
+        if settings.pivot:
+            _check_pivot(settings.pivot, manifests)
         self._guard = Guard(
             token_source(settings.tokens_file, os.environ),
             TokenLimits(settings.token_calls_per_second, settings.token_calls),
@@ -119,7 +123,7 @@ class Server:
         for name, metrics in self._model_metrics.items():
             metrics.readiness(partial(self._ready, name))
         self._turns = Turns(settings.lanes, clock, settings.run_timeout_seconds or math.inf)
-        self._service = TranslationService(self.models, server_limits(settings))
+        self._service = TranslationService(self.models, server_limits(settings), settings.pivot)
         self._health = health.aio.HealthServicer()
         self._grpc = self._make_grpc()
         self._exposition: Exposition | None = None
@@ -364,6 +368,14 @@ def _check_names(settings: ServerSettings, manifests: Sequence[Manifest]) -> Non
     unknown = sorted(settings.weights.keys() - set(names))
     if unknown:
         raise StartupError(f"model_weights names {unknown[0]!r}, which is not served; there is {', '.join(names)}")
+
+
+def _check_pivot(pivot: str, manifests: Sequence[Manifest]) -> None:
+    known = sorted({each for what in manifests for each in (*what.source_languages, *what.target_languages)})
+    try:
+        resolve_language("pivot", pivot, known)
+    except UnknownLanguageError as error:
+        raise StartupError(f"pivot is {pivot!r}, a language of no model; there are {', '.join(known)}") from error
 
 
 def _say(lines: str) -> None:

@@ -68,6 +68,11 @@ class ServerSettings:
         "",
         "Shares of the processors where several models are busy: NAME=WEIGHT,NAME=WEIGHT; who is not named has 1.",
     )
+    pivot: str = _setting(
+        "",
+        "Language (BCP-47) to go through where no model has the languages of a call and two have them together; the "
+        "answer then tells of both. Left out: none.",
+    )
     watch_seconds: int = _setting(
         0, "From one look at the bundles to the next, for new versions to be served; 0 looks on SIGHUP alone.", 0
     )
