@@ -60,6 +60,7 @@ from dragoman.service.memory import NvidiaDevices
 from dragoman.service.metrics import Metrics, ModelMetrics
 from dragoman.service.models import ServedModel
 from dragoman.service.process import give_back_memory, keep_memory_together
+from dragoman.service.rehearsal import rehearse
 from dragoman.service.replacement import Replacer
 from dragoman.service.results import ModelInfo
 from dragoman.service.servicer import METHODS, SERVICE, TranslationService
@@ -166,11 +167,12 @@ class Server:
 
     async def add(self, model: LoadedModel) -> ModelInfo:
         """Serve `model` from now on, in place of the one of its name if there is one, and say what it is."""
+        if self._settings.warmup_seconds:
+            await self._rehearse(model)
         manifest, settings = model.manifest, self._settings
-        name, rules, metrics = manifest.name, manifest.decoding, self._model_metrics[manifest.name]
-        share = self._turns.share(settings.weights.get(name, 1.0))
-        engine = Engine(model.runners, settings.limits, rules.end_ids, metrics, self._clock, rules.forced_end_id, share)
-        metrics.watch(engine)
+        name, metrics = manifest.name, self._model_metrics[manifest.name]
+        served = self._made(model, metrics)
+        metrics.watch(served.engine)
         metrics.loaded(
             manifest.version,
             manifest.family,
@@ -181,13 +183,9 @@ class Server:
             model.warmup_seconds,
             manifest.target_languages,
         )
-        limits = CallLimits(settings.max_texts, settings.max_answer_bytes)
-        translator = Translator(manifest, model.tokenizer, engine, limits, metrics)
-        info = _model_info(manifest, model.provider, settings.compute_threads)
-        served = ServedModel(info, translator, engine, model.runtime_version)
-        engine.start(self._when_it_ends(served))
+        served.engine.start(self._when_it_ends(served))
         if settings.run_timeout_seconds:
-            looking = watch(engine.busy_seconds, settings.run_timeout_seconds, self._report_on(served))
+            looking = watch(served.engine.busy_seconds, settings.run_timeout_seconds, self._report_on(served))
             served.watching = self._keep(looking)
         former = self.models.get(name)
         self.models[name] = served
@@ -196,7 +194,7 @@ class Server:
         if self._lifecycle.state is State.STARTING and len(self.models) == len(self._model_metrics):
             self._lifecycle.move(State.SERVING)
         await self._tell_health()
-        return info
+        return served.info
 
     def replaced(self, name: str) -> None:
         """Another version of the model `name` has taken its place."""
@@ -223,6 +221,29 @@ class Server:
             await run_aside(self._exposition.stop)
         for task in self._tasks:
             task.cancel()
+
+    def _made(self, model: LoadedModel, metrics: ModelMetrics) -> ServedModel:
+        """`model` with an engine, not yet started, that tells `metrics`."""
+        manifest, settings, rules = model.manifest, self._settings, model.manifest.decoding
+        share = self._turns.share(settings.weights.get(manifest.name, 1.0))
+        engine = Engine(model.runners, settings.limits, rules.end_ids, metrics, self._clock, rules.forced_end_id, share)
+        limits = CallLimits(settings.max_texts, settings.max_answer_bytes)
+        translator = Translator(manifest, model.tokenizer, engine, limits, metrics)
+        info = _model_info(manifest, model.provider, settings.compute_threads)
+        return ServedModel(info, translator, engine, model.runtime_version)
+
+    async def _rehearse(self, model: LoadedModel) -> None:
+        manifest = model.manifest
+        unread = ModelMetrics(Metrics(CollectorRegistry()), manifest.name, manifest.target_languages)
+        trial = self._made(model, unread)
+        trial.engine.start()
+        try:
+            await rehearse(trial, server_limits(self._settings), self._settings.warmup_seconds)
+        except asyncio.CancelledError:
+            # A model that hangs does not keep the server from ending.
+            await _within(ENGINE_STOP_SECONDS, run_aside(trial.engine.stop))
+            raise
+        await run_aside(trial.engine.stop)
 
     def _make_grpc(self) -> grpc.aio.Server:
         settings = self._settings

@@ -151,7 +151,7 @@ class ServerSettings:
     warmup_seconds: int = _setting(
         10,
         "How long a model may be warmed up before it is served: every size of batch and cache that calls may need is "
-        "run, small ones first; 0 runs none.",
+        "run, small ones first, and then the first calls are made in advance; 0 does nothing of it.",
         0,
     )
     verify: bool = _setting(True, "Replay a bundle's golden answers before serving it.")
