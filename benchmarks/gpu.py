@@ -22,7 +22,7 @@ from typing import Any, Literal, Protocol
 import click
 import torch
 
-from benchmarks.contenders import OURS, ROWS, Dragoman
+from benchmarks.contenders import OURS, ROWS, Dragoman, Key
 from benchmarks.models import MODELS, Measured, write_bundle
 from benchmarks.options import installed
 from benchmarks.reference import agreement, alike
@@ -72,6 +72,14 @@ class Wanted:
 
 
 @dataclass(frozen=True)
+class Bundles:
+    """Exports of one model, by precision."""
+
+    ending: Mapping[Precision, Bundle]
+    endless: Mapping[Precision, Bundle]
+
+
+@dataclass(frozen=True)
 class Tokens:
     """Whether they are the same."""
 
@@ -99,7 +107,7 @@ class Fast:
 
     model: str
     contender: str
-    precision: str
+    precision: Precision
     batch: int
     tokens_per_second: float
     spread: float
@@ -152,12 +160,23 @@ class Findings:
 # --- tokens
 
 
-def compare(measured: Measured, folder: Path, wanted: Wanted) -> Iterator[Tokens]:
+def export(measured: Measured, folder: Path) -> Bundles:
+    """The model in each precision, with its own ends and without any."""
+    click.echo(f"{measured.name}: exporting")
+    endless = {
+        each: write_bundle(folder / f"{each}-endless", measured.model, measured.endless, each) for each in PRECISIONS
+    }
+    if measured.tokenizer is None:
+        # Random weights come to an end by chance alone.
+        return Bundles(endless, endless)
+    ending = {each: write_bundle(folder / each, measured.model, measured.rules, each) for each in PRECISIONS}
+    return Bundles(ending, endless)
+
+
+def compare(measured: Measured, bundles: Mapping[Precision, Bundle], wanted: Wanted) -> Iterator[Tokens]:
     """The tokens of the provider, in each precision, against those of float32 on the CPU."""
     sources = sources_of(measured, wanted.texts)
-    rules = measured.rules if measured.tokenizer else measured.endless
-    longest = rules.max_output_tokens if measured.tokenizer else wanted.steps
-    bundles = {each: write_bundle(folder / each, measured.model, rules, each) for each in PRECISIONS}
+    longest = measured.rules.max_output_tokens if measured.tokenizer else wanted.steps
     right = Dragoman(bundles["float32"], allowed_cpus()).outputs(sources, longest)
     for precision, bundle in bundles.items():
         beside = ours(bundle, wanted.provider, ROWS).outputs(sources, longest)
@@ -201,14 +220,13 @@ class Torch:
             return self._decode(sources, steps)
 
 
-def contenders(measured: Measured, folder: Path, wanted: Wanted, findings: Findings) -> dict[tuple[str, str], Steps]:
+def contenders(
+    measured: Measured, bundles: Mapping[Precision, Bundle], folder: Path, wanted: Wanted, findings: Findings
+) -> dict[Key, Steps]:
     """Those that can be had, by name and precision."""
-    found: dict[tuple[str, str], Steps] = {}
-    for precision in PRECISIONS:
-        bundle = write_bundle(folder / f"{precision}-endless", measured.model, measured.endless, precision)
-        found[OURS, precision] = ours(bundle, wanted.provider, max(wanted.batches))
-    device, half = wanted.provider, wanted.provider == "cuda"
-    precision = "float16" if half else "float32"
+    device, most = wanted.provider, max(wanted.batches)
+    found: dict[Key, Steps] = {(OURS, each): ours(bundle, device, most) for each, bundle in bundles.items()}
+    precision: Precision = "float16" if device == "cuda" else "float32"
     openers: dict[str, Callable[[Transformer, DecodingRules, Path, Provider], Steps]] = {
         "ctranslate2": _ctranslate2,
         "transformers": _transformers,
@@ -256,13 +274,11 @@ def _moved(model: Any, device: Provider) -> Any:
     return model.half().to(device) if device == "cuda" else model
 
 
-def race(
-    measured: Measured, runners: dict[tuple[str, str], Steps], wanted: Wanted, findings: Findings
-) -> Iterator[Fast]:
+def race(measured: Measured, runners: dict[Key, Steps], wanted: Wanted, findings: Findings) -> Iterator[Fast]:
     """Every contender with every batch; one that fails is left out from there on."""
     sources = random_sources(measured, max(wanted.batches))
     for batch in wanted.batches:
-        found: dict[tuple[str, str], list[float]] = {key: [] for key in runners}
+        found: dict[Key, list[float]] = {key: [] for key in runners}
         end = time.monotonic() + wanted.part_seconds
         for number in range(wanted.rounds + 1):
             # The first round warms up.
@@ -336,10 +352,18 @@ def main(
 
 
 def measure(measured: Measured, folder: Path, wanted: Wanted, findings: Findings) -> None:
-    """Both parts of one model."""
+    """One model, from its export on; what fails is named."""
+    try:
+        bundles = export(measured, folder)
+    except Exception as error:
+        findings.leave_out(f"{measured.name}, export", error)
+        return
     parts: tuple[tuple[str, Callable[[], Iterator[Tokens | Fast]]], ...] = (
-        ("tokens", partial(compare, measured, folder, wanted)),
-        ("speed", lambda: race(measured, contenders(measured, folder, wanted, findings), wanted, findings)),
+        ("tokens", partial(compare, measured, bundles.ending, wanted)),
+        (
+            "speed",
+            lambda: race(measured, contenders(measured, bundles.endless, folder, wanted, findings), wanted, findings),
+        ),
     )
     for what, part in parts:
         try:

@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks import gpu
+from benchmarks.contenders import Key
 from benchmarks.models import Measured
 from tests.tiny import random_model, tiny_rules
 
@@ -60,7 +61,7 @@ def test_a_contender_that_fails_is_named_and_the_others_go_on(
 
     wanted = gpu.Wanted("cpu", (1, 2), 4, 2, 10.0, 1)
     findings = gpu.Findings(tmp_path / "gpu.json", {})
-    runners: dict[tuple[str, str], gpu.Steps] = {("bad", "float16"): Failing(), ("good", "float16"): Sound()}  # type: ignore[dict-item]
+    runners: dict[Key, gpu.Steps] = {("bad", "float16"): Failing(), ("good", "float16"): Sound()}  # type: ignore[dict-item]
     rows = list(gpu.race(tiny, runners, wanted, findings))
     assert [(each.contender, each.batch) for each in rows] == [("good", 1), ("good", 2)]
     assert findings.left_out == ["tiny, batch 1, bad float16: RuntimeError: out of memory"]
