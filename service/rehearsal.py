@@ -14,7 +14,6 @@ import grpc
 from prometheus_client import CollectorRegistry
 
 from dragoman.service.announcement import EXAMPLE
-from dragoman.service.call_log import CallLog
 from dragoman.service.guard import Guard, TokenLimits
 from dragoman.service.interceptor import CallInterceptor
 from dragoman.service.lifecycle import Lifecycle, State
@@ -41,15 +40,15 @@ async def rehearse(model: ServedModel, limits: ServerLimits, seconds: float) -> 
     try:
         with tempfile.TemporaryDirectory() as folder:
             await _call(model, limits, seconds, f"unix:{Path(folder) / 'rehearsal'}")
-    except (OSError, RuntimeError, grpc.RpcError) as error:
-        name, cause = model.info.name, " ".join(str(error).split())
-        log.warning("the first calls of %s could not be made in advance: %s", name, cause)
+    except grpc.aio.AioRpcError as error:
+        log.warning("the first calls of %s could not be made in advance: %s", model.info.name, error.details())
+    except (OSError, RuntimeError) as error:
+        log.warning("the first calls of %s could not be made in advance: %s", model.info.name, error)
 
 
 async def _call(model: ServedModel, limits: ServerLimits, seconds: float, address: str) -> None:
     metrics, lifecycle = Metrics(CollectorRegistry()), Lifecycle(State.SERVING)
-    guard, calls = Guard(None, TokenLimits(0, 0)), CallLog(0)
-    around = CallInterceptor(SERVICE, METHODS, metrics, lifecycle, guard, calls)
+    around = CallInterceptor(SERVICE, METHODS, metrics, lifecycle, Guard(None, TokenLimits()), told=())
     server = grpc.aio.server(interceptors=[around])
     rpc.add_TranslationServiceServicer_to_server(TranslationService({model.info.name: model}, limits), server)
     server.add_insecure_port(address)
