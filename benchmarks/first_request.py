@@ -108,11 +108,11 @@ def middle_of(firsts: Sequence[First]) -> First:
 @click.command()
 @click.argument("bundle", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--words", type=click.IntRange(1), multiple=True, default=(1, 4, 12, 30, 60), show_default=True)
-@click.option("--starts", type=click.IntRange(1), default=5, show_default=True, help="Of a server, for each length.")
+@click.option("--starts", type=click.IntRange(1), default=7, show_default=True, help="Of a server, for each length.")
 @click.option("--calls", type=click.IntRange(1), default=NEXT, show_default=True, help="After the first.")
 @click.option("--data", type=click.Path(exists=True, dir_okay=False, path_type=Path), default=DATA, show_default=True)
 def main(bundle: Path, words: Sequence[int], starts: int, calls: int, data: Path) -> None:
-    """Start servers of BUNDLE, and time their first calls. About 4 minutes on two quiet cores."""
+    """Start servers of BUNDLE, and time their first calls. About 5 minutes on two quiet cores."""
     sentences = [pair.source for pair in read_pairs(data)]
     with calling(bundle) as caller:
         caller.seconds(sentences[0])

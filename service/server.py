@@ -252,6 +252,8 @@ class Server:
             await _within(ENGINE_STOP_SECONDS, run_aside(trial.engine.stop))
             raise
         await run_aside(trial.engine.stop)
+        # What loading left would else be gone through in the middle of one of the first calls.
+        gc.collect()
 
     def _make_grpc(self) -> grpc.aio.Server:
         settings = self._settings
