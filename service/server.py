@@ -40,9 +40,11 @@ from dragoman.service.call_log import CallLog
 from dragoman.service.engine.engine import Engine
 from dragoman.service.engine.lane import ENGINE
 from dragoman.service.engine.turns import Turns
+from dragoman.service.errors import UnknownLanguageError
 from dragoman.service.exposition import Exposition
 from dragoman.service.guard import Guard, TokenLimits
 from dragoman.service.interceptor import CallInterceptor
+from dragoman.service.languages import resolve_language
 from dragoman.service.lifecycle import Lifecycle, State
 from dragoman.service.loading import (
     LoadedModel,
@@ -58,6 +60,7 @@ from dragoman.service.memory import NvidiaDevices
 from dragoman.service.metrics import Metrics, ModelMetrics
 from dragoman.service.models import ServedModel
 from dragoman.service.process import give_back_memory, keep_memory_together
+from dragoman.service.rehearsal import rehearse
 from dragoman.service.replacement import Replacer
 from dragoman.service.results import ModelInfo
 from dragoman.service.servicer import METHODS, SERVICE, TranslationService
@@ -99,7 +102,7 @@ class Server:
         """It is ready when each of `manifests`, no two of one name, is there; `clock` is the engines', in seconds.
 
         Raises StartupError where there is no telling them apart, and where the settings' tokens or certificates are at
-        fault.
+        fault, or the pivot is a language of no model.
         """
         self._settings = settings
         self._clock = clock
@@ -109,6 +112,8 @@ class Server:
         self._devices = NvidiaDevices()
         self._metrics = Metrics(self.registry, self._devices.memory)
         _check_names(settings, manifests)
+        if settings.pivot:
+            _check_pivot(settings.pivot, manifests)
         self._guard = Guard(
             token_source(settings.tokens_file, os.environ),
             TokenLimits(settings.token_calls_per_second, settings.token_calls),
@@ -123,7 +128,7 @@ class Server:
         for name, metrics in self._model_metrics.items():
             metrics.readiness(partial(self._ready, name))
         self._turns = Turns(settings.lanes, clock, settings.run_timeout_seconds or math.inf)
-        self._service = TranslationService(self.models, server_limits(settings))
+        self._service = TranslationService(self.models, server_limits(settings), settings.pivot)
         self._health = health.aio.HealthServicer()
         self._traces = open_traces(settings)
         self._grpc = self._make_grpc()
@@ -167,11 +172,12 @@ class Server:
 
     async def add(self, model: LoadedModel) -> ModelInfo:
         """Serve `model` from now on, in place of the one of its name if there is one, and say what it is."""
+        if self._settings.warmup_seconds:
+            await self._rehearse(model)
         manifest, settings = model.manifest, self._settings
-        name, rules, metrics = manifest.name, manifest.decoding, self._model_metrics[manifest.name]
-        share = self._turns.share(settings.weights.get(name, 1.0))
-        engine = Engine(model.runners, settings.limits, rules.end_ids, metrics, self._clock, rules.forced_end_id, share)
-        metrics.watch(engine)
+        name, metrics = manifest.name, self._model_metrics[manifest.name]
+        served = self._made(model, metrics)
+        metrics.watch(served.engine)
         metrics.loaded(
             manifest.version,
             manifest.family,
@@ -182,13 +188,9 @@ class Server:
             model.warmup_seconds,
             manifest.target_languages,
         )
-        limits = CallLimits(settings.max_texts, settings.max_answer_bytes)
-        translator = Translator(manifest, model.tokenizer, engine, limits, metrics)
-        info = _model_info(manifest, model.provider, settings.compute_threads)
-        served = ServedModel(info, translator, engine, model.runtime_version)
-        engine.start(self._when_it_ends(served))
+        served.engine.start(self._when_it_ends(served))
         if settings.run_timeout_seconds:
-            looking = watch(engine.busy_seconds, settings.run_timeout_seconds, self._report_on(served))
+            looking = watch(served.engine.busy_seconds, settings.run_timeout_seconds, self._report_on(served))
             served.watching = self._keep(looking)
         former = self.models.get(name)
         self.models[name] = served
@@ -197,7 +199,7 @@ class Server:
         if self._lifecycle.state is State.STARTING and len(self.models) == len(self._model_metrics):
             self._lifecycle.move(State.SERVING)
         await self._tell_health()
-        return info
+        return served.info
 
     def replaced(self, name: str) -> None:
         """Another version of the model `name` has taken its place."""
@@ -227,6 +229,31 @@ class Server:
             await run_aside(self._exposition.stop)
         for task in self._tasks:
             task.cancel()
+
+    def _made(self, model: LoadedModel, metrics: ModelMetrics) -> ServedModel:
+        """`model` with an engine, not yet started, that tells `metrics`."""
+        manifest, settings, rules = model.manifest, self._settings, model.manifest.decoding
+        share = self._turns.share(settings.weights.get(manifest.name, 1.0))
+        engine = Engine(model.runners, settings.limits, rules.end_ids, metrics, self._clock, rules.forced_end_id, share)
+        limits = CallLimits(settings.max_texts, settings.max_answer_bytes)
+        translator = Translator(manifest, model.tokenizer, engine, limits, metrics)
+        info = _model_info(manifest, model.provider, settings.compute_threads)
+        return ServedModel(info, translator, engine, model.runtime_version)
+
+    async def _rehearse(self, model: LoadedModel) -> None:
+        manifest = model.manifest
+        unread = ModelMetrics(Metrics(CollectorRegistry()), manifest.name, manifest.target_languages)
+        trial = self._made(model, unread)
+        trial.engine.start()
+        try:
+            await rehearse(trial, server_limits(self._settings), self._settings.warmup_seconds)
+        except asyncio.CancelledError:
+            # A model that hangs does not keep the server from ending.
+            await _within(ENGINE_STOP_SECONDS, run_aside(trial.engine.stop))
+            raise
+        await run_aside(trial.engine.stop)
+        # What loading left would else be gone through in the middle of one of the first calls.
+        gc.collect()
 
     def _make_grpc(self) -> grpc.aio.Server:
         settings = self._settings
@@ -373,6 +400,14 @@ def _check_names(settings: ServerSettings, manifests: Sequence[Manifest]) -> Non
     unknown = sorted(settings.weights.keys() - set(names))
     if unknown:
         raise StartupError(f"model_weights names {unknown[0]!r}, which is not served; there is {', '.join(names)}")
+
+
+def _check_pivot(pivot: str, manifests: Sequence[Manifest]) -> None:
+    known = sorted({each for what in manifests for each in (*what.source_languages, *what.target_languages)})
+    try:
+        resolve_language("pivot", pivot, known)
+    except UnknownLanguageError as error:
+        raise StartupError(f"pivot is {pivot!r}, a language of no model; there are {', '.join(known)}") from error
 
 
 def _say(lines: str) -> None:
