@@ -40,7 +40,7 @@ from dragoman.service.call_log import CallLog
 from dragoman.service.engine.engine import Engine
 from dragoman.service.engine.lane import ENGINE
 from dragoman.service.engine.turns import Turns
-from dragoman.service.errors import UnknownLanguageError
+from dragoman.service.errors import HopelessError, UnknownLanguageError
 from dragoman.service.exposition import Exposition
 from dragoman.service.guard import Guard, TokenLimits
 from dragoman.service.interceptor import CallInterceptor
@@ -59,7 +59,7 @@ from dragoman.service.loading import (
 from dragoman.service.memory import NvidiaDevices
 from dragoman.service.metrics import Metrics, ModelMetrics
 from dragoman.service.models import ServedModel
-from dragoman.service.process import give_back_memory, keep_memory_together
+from dragoman.service.process import give_back_memory, give_way, keep_memory_together
 from dragoman.service.rehearsal import rehearse
 from dragoman.service.replacement import Replacer
 from dragoman.service.results import ModelInfo
@@ -188,7 +188,7 @@ class Server:
             model.warmup_seconds,
             manifest.target_languages,
         )
-        served.engine.start(self._when_it_ends(served))
+        served.engine.start(self._when_it_ends(served), give_way)
         if settings.run_timeout_seconds:
             looking = watch(served.engine.busy_seconds, settings.run_timeout_seconds, self._report_on(served))
             served.watching = self._keep(looking)
@@ -259,12 +259,26 @@ class Server:
         settings = self._settings
         calls = CallLog(settings.log_calls_per_second, settings.log_texts)
         told = (calls.note, self._traces.note)
-        around = CallInterceptor(SERVICE, METHODS, self._metrics, self._lifecycle, self._guard, told)
+        looks = {"Translate": partial(self._look, True), "Embed": partial(self._look, False)}
+        around = CallInterceptor(SERVICE, METHODS, self._metrics, self._lifecycle, self._guard, told, looks)
         server = grpc.aio.server(interceptors=[around], options=transport_options(settings))
         translation_pb2_grpc.add_TranslationServiceServicer_to_server(self._service, server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
         return server
+
+    def _look(self, decoded: bool, seconds_left: float | None) -> None:
+        """Raise HopelessError where every model there is would refuse a call that has so long left."""
+        hopeless = None
+        for model in self.models.values():
+            try:
+                model.translator.look(seconds_left, decoded)
+            except HopelessError as error:
+                hopeless = error
+            else:
+                return
+        if hopeless is not None:
+            raise hopeless
 
     def _ready(self, name: str) -> bool:
         """Whether the model `name` answers calls now; any thread may call it."""

@@ -94,6 +94,8 @@ class Scheduler:
         self._forced_end_id = forced_end_id
         self._rows: list[Sequence] = []
         self._embedding: list[Sequence] = []
+        self._occupied = 0
+        """Tokens that the rows could come to occupy when sequences were last admitted."""
         self._most_rows = limits.rows
         self._relief = math.inf
         self._steps = limits.admission_steps
@@ -131,7 +133,7 @@ class Scheduler:
         first_row = len(self._rows)
         if first_row and self._steps < self._limits.admission_steps:
             return Admission((), (), first_row)
-        occupied = sum(sequence.cost for sequence in self._rows)
+        occupied = before = sum(sequence.cost for sequence in self._rows)
         encoded = 0
         while self._queue and first_row + len(embed) + len(insert) < share:
             head = self._queue.head
@@ -151,7 +153,10 @@ class Scheduler:
             else:
                 embed.append(head)
         if embed or insert:
-            self._queue.pace.admitted(sum(each.cost for each in (*embed, *insert)), len(self._queue) > 0, now)
+            # What only fills rows that were free says nothing of how fast rows become free.
+            drained = self._occupied - before + sum(each.cost for each in embed)
+            self._occupied = occupied
+            self._queue.pace.drained(drained, len(self._queue) > 0, now)
         for admitted in (embed, insert):
             admitted.sort(key=bucket)
         self._rows += insert
@@ -197,6 +202,7 @@ class Scheduler:
         wasted = sum(len(sequence.tokens) for sequence in back)
         removal = self._take_out(back.__contains__, clear=True)
         for sequence in back:
+            self._occupied -= sequence.cost
             sequence.restart()
         self._queue.put_back(sorted(back, key=lambda sequence: sequence.times.submitted))
         self._most_rows = max(1, len(self._rows))
