@@ -34,6 +34,7 @@ from grpc_reflection.v1alpha import reflection
 from prometheus_client import CollectorRegistry
 
 from dragoman.export.bundle import Bundle, Manifest
+from dragoman.service.account import Account
 from dragoman.service.announcement import announcement, at
 from dragoman.service.aside import ASIDE, run_aside
 from dragoman.service.call_log import CallLog
@@ -50,6 +51,7 @@ from dragoman.service.loading import (
     StartupError,
     as_configured,
     check_provider,
+    check_runtime,
     find_bundles,
     load_model,
     verify_model,
@@ -90,7 +92,10 @@ class Server:
     """gRPC and HTTP around some models. Made, opened, given its models and stopped on one event loop."""
 
     def __init__(
-        self, settings: ServerSettings, *manifests: Manifest, clock: Callable[[], float] = time.monotonic
+        self,
+        settings: ServerSettings,
+        *manifests: Manifest,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """It is ready when each of `manifests`, no two of one name, is there; `clock` is the engines', in seconds.
 
@@ -118,8 +123,11 @@ class Server:
         """What is served now, by name."""
         for name, metrics in self._model_metrics.items():
             metrics.readiness(partial(self._ready, name))
+        self.account = Account()
+        """Where memory goes."""
+        self._metrics.before_scrape.append(self._tell_memory)
         self._turns = Turns(settings.lanes, clock, settings.run_timeout_seconds or math.inf)
-        self._service = TranslationService(self.models, server_limits(settings))
+        self._service = TranslationService(self.models, server_limits(settings), self.account)
         self._health = health.aio.HealthServicer()
         self._grpc = self._make_grpc()
         self._exposition: Exposition | None = None
@@ -180,7 +188,7 @@ class Server:
         limits = CallLimits(settings.max_texts, settings.max_answer_bytes)
         translator = Translator(manifest, model.tokenizer, engine, limits, metrics)
         info = _model_info(manifest, model.provider, settings.compute_threads)
-        served = ServedModel(info, translator, engine, model.runtime_version)
+        served = ServedModel(info, translator, engine, model.runtime_version, model.weights_file, model.held_bytes)
         engine.start(self._when_it_ends(served))
         if settings.run_timeout_seconds:
             looking = watch(engine.busy_seconds, settings.run_timeout_seconds, self._report_on(served))
@@ -229,6 +237,14 @@ class Server:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
         return server
+
+    def _tell_memory(self) -> None:
+        """Before each scrape, on its thread."""
+        models = [*self.models.values()]
+        look = self.account.look(models)
+        self._metrics.held(look.process)
+        for model, held in zip(models, look.models, strict=True):
+            self._model_metrics[model.info.name].held(held)
 
     def _ready(self, name: str) -> bool:
         """Whether the model `name` answers calls now; any thread may call it."""
@@ -323,6 +339,8 @@ async def _life(settings: ServerSettings, folders: Sequence[Path], loader: Loade
     server = Server(settings, *(each.bundle.manifest for each in found))
     try:
         await server.open()
+        await run_aside(check_runtime)
+        server.account.begin()
         for warning in server.warnings:
             _say(warning)
         for each in found:

@@ -115,7 +115,14 @@ class FakeRunner:
 
     def memory(self) -> Memory:
         return Memory(
-            weights=1000, cache_reserved=200, cache_used=50, buffers=30, source_positions=16, output_positions=24
+            weights=1000,
+            cache_reserved=200,
+            cache_resident=100,
+            cache_used=50,
+            buffers=30,
+            working=20,
+            source_positions=16,
+            output_positions=24,
         )
 
     def _step_row(self, row: int, fed: RowInput) -> Step:

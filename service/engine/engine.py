@@ -77,13 +77,18 @@ class Engine:
             return Load(len(self._hall.queue), self._hall.queue.tokens, self._hall.active_rows)
 
     def memory(self) -> Memory:
-        """What the runners hold now, who share their weights; any thread may call it. Positions are the most of any."""
+        """What the runners hold now; any thread may call it.
+
+        They share weights and working memory. Positions are the most of any.
+        """
         held = [runner.memory() for runner in self._runners]
         return Memory(
             weights=max(each.weights for each in held),
             cache_reserved=sum(each.cache_reserved for each in held),
+            cache_resident=sum(each.cache_resident for each in held),
             cache_used=sum(each.cache_used for each in held),
             buffers=sum(each.buffers for each in held),
+            working=max(each.working for each in held),
             source_positions=max(each.source_positions for each in held),
             output_positions=max(each.output_positions for each in held),
         )

@@ -27,10 +27,14 @@ class Memory:
     weights: int
     cache_reserved: int
     """Allocated for rows, in use or not."""
+    cache_resident: int
+    """The part of it that rows have touched, now or before: the rest takes no memory yet."""
     cache_used: int
     """The part of it that holds tokens of running rows."""
     buffers: int
     """Everything else that it allocated for inputs and outputs."""
+    working: int
+    """What runs have taken since memory was last given back."""
     source_positions: int
     """Tokens of a source that each row has room for now."""
     output_positions: int

@@ -148,7 +148,8 @@ def test_a_run_that_fails_half_way_changes_no_token_and_no_score(
 ) -> None:
     runner = runner_of(bundle, 6)
     runner._decoder = types.SimpleNamespace(run_with_iobinding=failing_once(runner._decoder.run_with_iobinding, at))
-    runner._encoder = types.SimpleNamespace(run=failing_once(runner._encoder.run, 1 + at % 2))
+    whole = runner._encoder.run_with_ort_values
+    runner._encoder = types.SimpleNamespace(run_with_ort_values=failing_once(whole, 1 + at % 2))
     asked = [(source, 40) for source in sources(12, seed=at)]
     engine = start(bundle, runner, 6)
     try:
