@@ -19,9 +19,10 @@ from dragoman.export.bundle import (
     open_bundle,
 )
 from dragoman.model.tokenizers import Tokenizer, open_tokenizer
+from dragoman.service.engine.budget import Budget
 from dragoman.service.engine.providers import ProviderError, cuda_fault
 from dragoman.service.engine.runner import Runner
-from dragoman.service.process import give_back_memory
+from dragoman.service.process import give_back_memory, resident_memory_bytes
 from dragoman.service.resident import anonymous_bytes
 from dragoman.service.settings import ServerSettings
 from dragoman.service.warmup import warm_up
@@ -196,7 +197,9 @@ def load_model(bundle: Bundle, settings: ServerSettings) -> LoadedModel:
         sources = [text.source_ids for text in bundle.golden()]
         for each in runners:
             seconds = settings.warmup_seconds / len(runners)
-            if seconds and not warm_up(each, sources, bundle.manifest, settings.limits, seconds):
+            if seconds and not warm_up(
+                each, sources, bundle.manifest, settings.limits, seconds, budget=_left(settings, each)
+            ):
                 log.info("%s was not warmed up for every size; what is left is run when it comes", bundle.manifest.name)
     except ProviderError as error:
         raise StartupError(str(error)) from error
@@ -212,6 +215,14 @@ def load_model(bundle: Bundle, settings: ServerSettings) -> LoadedModel:
         warmup_seconds=time.monotonic() - loaded,
         weights_file=str(bundle.path(WEIGHTS_FILE).resolve()),
     )
+
+
+def _left(settings: ServerSettings, runner: Runner) -> Budget | None:
+    """What a memory budget leaves for warming up."""
+    if not settings.memory_budget_bytes:
+        return None
+    left = settings.memory_budget_bytes - resident_memory_bytes()
+    return Budget(left, runner.costs(), runner.most_working)
 
 
 def as_configured(wanted: str, provider: str, has_device: bool) -> bool:

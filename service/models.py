@@ -37,6 +37,17 @@ class ServedModel:
         self.watching: asyncio.Task[None] | None = None
         """Looks whether the engine gets on, if somebody does."""
 
+    @property
+    def fixed_bytes(self) -> int:
+        """Memory that it takes whatever runs, all of its file of weights counted."""
+        held = self.engine.memory()
+        return held.weights + held.buffers + self.held_bytes
+
+    @property
+    def least_bytes(self) -> float:
+        """Memory for one text at its limits in each lane."""
+        return self.engine.least_memory(self.info.max_source_tokens, self.info.max_output_tokens)
+
     @contextmanager
     def answering(self) -> Iterator[Translator]:
         """What a call is answered with. While it goes on, this version is kept, even if another takes its place.

@@ -22,7 +22,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -37,6 +37,7 @@ from dragoman.export.bundle import Bundle, Manifest
 from dragoman.service.account import Account
 from dragoman.service.announcement import announcement, at
 from dragoman.service.aside import ASIDE, run_aside
+from dragoman.service.budget import Claim, shares
 from dragoman.service.call_log import CallLog
 from dragoman.service.engine.engine import Engine
 from dragoman.service.engine.lane import ENGINE
@@ -169,11 +170,19 @@ class Server:
         await self._grpc.start()
 
     async def add(self, model: LoadedModel) -> ModelInfo:
-        """Serve `model` from now on, in place of the one of its name if there is one, and say what it is."""
+        """Serve `model` from now on, in place of the one of its name if there is one, and say what it is.
+
+        Raises StartupError where the memory budget is too small for it.
+        """
         manifest, settings = model.manifest, self._settings
         name, rules, metrics = manifest.name, manifest.decoding, self._model_metrics[manifest.name]
         share = self._turns.share(settings.weights.get(name, 1.0))
         engine = Engine(model.runners, settings.limits, rules.end_ids, metrics, self._clock, rules.forced_end_id, share)
+        limits = CallLimits(settings.max_texts, settings.max_answer_bytes)
+        translator = Translator(manifest, model.tokenizer, engine, limits, metrics)
+        info = _model_info(manifest, model.provider, settings.compute_threads)
+        served = ServedModel(info, translator, engine, model.runtime_version, model.weights_file, model.held_bytes)
+        self._share_memory({**self.models, name: served})
         metrics.watch(engine)
         metrics.loaded(
             manifest.version,
@@ -185,10 +194,6 @@ class Server:
             model.warmup_seconds,
             manifest.target_languages,
         )
-        limits = CallLimits(settings.max_texts, settings.max_answer_bytes)
-        translator = Translator(manifest, model.tokenizer, engine, limits, metrics)
-        info = _model_info(manifest, model.provider, settings.compute_threads)
-        served = ServedModel(info, translator, engine, model.runtime_version, model.weights_file, model.held_bytes)
         engine.start(self._when_it_ends(served))
         if settings.run_timeout_seconds:
             looking = watch(engine.busy_seconds, settings.run_timeout_seconds, self._report_on(served))
@@ -237,6 +242,19 @@ class Server:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
         return server
+
+    def _share_memory(self, models: Mapping[str, ServedModel]) -> None:
+        """Bound what each of `models` takes, once all are there. Raises StartupError where the budget is too small."""
+        budget = self._settings.memory_budget_bytes
+        if not budget or len(models) < len(self._model_metrics):
+            return
+        base = self.account.look([*models.values()]).process.resident
+        claims = [
+            Claim(name, self._settings.weights.get(name, 1.0), model.fixed_bytes, model.least_bytes)
+            for name, model in models.items()
+        ]
+        for name, limit in shares(budget, base, claims).items():
+            models[name].engine.bound_memory(limit)
 
     def _tell_memory(self) -> None:
         """Before each scrape, on its thread."""

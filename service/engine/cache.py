@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.export.graphs import DType, padded_width
+from dragoman.service.engine.budget import Side
 from dragoman.service.resident import touched_bytes
 
 
@@ -74,6 +75,13 @@ class SlotCache:
     def bytes_per_position(self) -> int:
         """Bytes that one position of one slot takes in all arrays."""
         return self.nbytes // (self._slots * self.capacity)
+
+    @property
+    def side(self) -> Side:
+        """What its rows take, for a budget."""
+        # Where the system gives nothing back, the old block and the new one are there together.
+        arrays = len(self._names) if hasattr(mmap, "MADV_REMOVE") else 1
+        return Side(self._rungs, self.bytes_per_position, arrays)
 
     def shrink(self) -> bool:
         """Fall back to the lowest rung, where nothing is held any more. True if it was on a higher one."""

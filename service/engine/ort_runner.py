@@ -30,6 +30,7 @@ from dragoman.export.graphs import (
     updated,
 )
 from dragoman.export.runtime import onnxruntime
+from dragoman.service.engine.budget import Costs
 from dragoman.service.engine.cache import SlotCache
 from dragoman.service.engine.providers import Asked, CudaOptions, asked_of_runtime, really_used
 from dragoman.service.engine.runner import Memory, MemoryRefusedError, RowInput
@@ -194,6 +195,14 @@ class OrtRunner:
             source_positions=self._cross.capacity,
             output_positions=self._past.capacity,
         )
+
+    def costs(self) -> Costs:
+        """See `Runner`."""
+        return Costs(self._cross.side, self._past.side)
+
+    def most_working(self) -> int:
+        """See `Runner`."""
+        return self._working.most_bytes
 
     def _encode(self, sources: Sequence[Sequence[int]], outputs: list[str]) -> list[Any]:
         """What the encoder gives, each with a method `numpy`."""

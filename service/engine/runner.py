@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from dragoman.service.engine.budget import Costs
 from dragoman.service.engine.scheduler import Step
 
 
@@ -71,3 +72,9 @@ class Runner(Protocol):
 
     def memory(self) -> Memory:
         """What is held now."""
+
+    def costs(self) -> Costs:
+        """What rows take in the caches."""
+
+    def most_working(self) -> int:
+        """The most bytes that runs have taken so far; any thread may call it."""

@@ -42,6 +42,8 @@ class WorkingMemory:
         self._given_back = clock()
         self.nbytes = 0
         """By how much runs have grown the process since memory was last given back."""
+        self.most_bytes = 0
+        """The most that this ever was."""
 
     @contextmanager
     def run(self, graph: str, size: Size) -> Iterator[None]:
@@ -58,6 +60,7 @@ class WorkingMemory:
             before = self._anonymous()
             yield
             self.nbytes = max(0, self.nbytes + self._anonymous() - before)
+            self.most_bytes = max(self.most_bytes, self.nbytes)
             self._largest[graph] = tuple(map(max, size, largest))
         finally:
             self._looking.release()
