@@ -12,13 +12,23 @@ FROM ${BASE_IMAGE} AS build
 # cpu or gpu. The wheels of the two share a folder: never install both.
 ARG VARIANT=cpu
 WORKDIR /source
-COPY pyproject.toml setup.py MANIFEST.in README.md LICENSE deploy/image/constraints.txt ./
+# No wheel is installed but those whose hashes stand in a lock (`make lock`), and no source archive, which would run code
+# of its own. What builds dragoman itself has an environment of its own.
+COPY deploy/image/build.lock deploy/image/${VARIANT}.lock ./
+RUN python -m venv --without-pip /opt/build \
+    && python -m venv --without-pip /opt/dragoman \
+    && pip --python /opt/build/bin/python install --quiet --no-cache-dir --only-binary :all: --require-hashes \
+        --requirement build.lock \
+    && pip --python /opt/dragoman/bin/python install --quiet --no-cache-dir --only-binary :all: --require-hashes \
+        --requirement "${VARIANT}.lock"
+COPY pyproject.toml setup.py MANIFEST.in README.md LICENSE ./
 COPY protos/ protos/
 COPY model/ model/
 COPY export/ export/
 COPY service/ service/
-RUN python -m venv --without-pip /opt/dragoman \
-    && pip --python /opt/dragoman/bin/python install --quiet --no-cache-dir --constraint constraints.txt ".[${VARIANT}]"
+RUN PATH=/opt/build/bin:${PATH} pip --python /opt/build/bin/python wheel --quiet --no-cache-dir --no-index --no-deps \
+        --no-build-isolation --wheel-dir /wheels . \
+    && pip --python /opt/dragoman/bin/python install --quiet --no-cache-dir --no-index --no-deps /wheels/*.whl
 
 FROM ${BASE_IMAGE} AS runtime
 ARG VARIANT=cpu
@@ -47,14 +57,15 @@ HEALTHCHECK --interval=10s --timeout=5s --start-period=60s CMD ["python", "-m", 
 ENTRYPOINT ["dragoman"]
 CMD ["serve", "/bundle"]
 
-# All the rest of dragoman, PyTorch too, on what serves:
+# All the rest of dragoman, PyTorch too, on what serves; it is not locked, since its PyTorch is of your choice:
 #   docker build --target export -t dragoman:export --build-arg TORCH_INDEX=URL .
 #   docker run --rm -v "$PWD:/work" -u "$(id -u)" dragoman:export export CHECKPOINT BUNDLE
 FROM build AS export
 # One more package index to find torch on; empty: pip's own index, a CUDA build of several gigabytes.
 ARG TORCH_INDEX=
-RUN pip --python /opt/dragoman/bin/python install --quiet --no-cache-dir ${TORCH_INDEX:+--extra-index-url "${TORCH_INDEX}"} \
-        --constraint constraints.txt ".[cpu,export,train]"
+RUN printf '%s[cpu,export,train]' /wheels/*.whl > /wheels/requirements \
+    && pip --python /opt/dragoman/bin/python install --quiet --no-cache-dir \
+        ${TORCH_INDEX:+--extra-index-url "${TORCH_INDEX}"} --requirement /wheels/requirements
 ENV PATH=/opt/dragoman/bin:${PATH}
 WORKDIR /work
 USER 65532:65532

@@ -7,6 +7,8 @@ TORCH_INDEX ?=
 # For `docker build`: more of its options, and what the image is built on; empty: the Dockerfile's own.
 BUILD_OPTIONS ?=
 BASE_IMAGE ?=
+# For `make lock`: --upgrade takes the newest releases, --upgrade-package NAME one.
+LOCK_OPTIONS ?=
 
 BIN := $(VENV)/bin
 # Two stamps of one environment: what serves is in it; all is in it.
@@ -22,8 +24,13 @@ FLOAT32 := build/bundle/en-fr
 # The sentences that an export is proven on.
 TEXTS := benchmarks/data/tatoeba.tsv
 PEERS := build/peers/.installed
+# What makes and audits the image's locks, in an environment of its own.
+LOCKER := build/lock/.installed
+COMPILE = build/lock/bin/uv pip compile --quiet --generate-hashes --only-binary :all: --no-annotate \
+    --cache-dir build/lock/cache --custom-compile-command 'make lock' --python-version 3.11 \
+    --python-platform x86_64-manylinux_2_28 $(LOCK_OPTIONS)
 
-.PHONY: help install serve test check lint types views image image-gpu deploy-test deploy-lint bundle bench bench-served families wheel wheel-test clean
+.PHONY: help install serve test check lint types views image image-gpu lock audit deploy-test deploy-lint bundle bench bench-served families wheel wheel-test clean
 
 help: ## List these targets.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 14
@@ -73,6 +80,26 @@ image: ## Build the image of the server, dragoman:cpu.
 image-gpu: ## Build the same for a GPU, dragoman:gpu: several gigabytes.
 	docker build $(BUILD_OPTIONS) $(BASE_IMAGE:%=--build-arg BASE_IMAGE=%) --target runtime --tag dragoman:gpu \
 	    --build-arg VARIANT=gpu .
+
+lock: $(LOCKER) ## Write which wheels, by their hashes, the images are made of (deploy/image/*.lock).
+	$(COMPILE) --extra cpu --extra traces --output-file deploy/image/cpu.lock pyproject.toml
+	$(COMPILE) --extra gpu --extra traces --output-file deploy/image/gpu.lock pyproject.toml
+	build/lock/bin/python -c 'import tomllib; \
+	    print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' > build/lock/build.in
+	$(COMPILE) --output-file deploy/image/build.lock build/lock/build.in
+
+# Strict: whatever cannot be looked up would otherwise pass as harmless.
+audit: $(LOCKER) ## Look up known vulnerabilities of all that the images are made of; needs PyPI's service for that.
+	@for lock in deploy/image/*.lock; do \
+	    echo "$$lock" && \
+	    build/lock/bin/pip-audit --strict --disable-pip --require-hashes --requirement "$$lock" || \
+	    { echo "audit: $$lock has known vulnerabilities, or they could not be looked up: see above" >&2; exit 1; }; \
+	done
+
+$(LOCKER): Makefile
+	$(PYTHON) -m venv build/lock
+	build/lock/bin/pip install --quiet uv==0.13.8 pip-audit==2.10.1
+	touch $@
 
 deploy-test: $(INSTALLED) ## Try image, docker-compose.yml, dashboards and alerts on a Docker engine: about 5 minutes.
 	$(BIN)/python -m deploy.rehearsal

@@ -13,15 +13,17 @@ All paths inside are relative: a bundle may be moved, and may be read-only.
 import hashlib
 import json
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
-from dragoman.export.graphs import Dimensions
+from dragoman.export.graph_files import check_graph
+from dragoman.export.graphs import DECODER_FILE, ENCODER_FILE, Dimensions
 from dragoman.export.precision import Precision
-from dragoman.model.config import STRICT, DecodingRules, EmbeddingRules, explain
+from dragoman.model.config import STRICT, Count, DecodingRules, EmbeddingRules, TokenId, explain
+from dragoman.model.json_files import MOST_BYTES, read_json
 
 FORMAT_VERSION = 2
 """Raised with every change that an older reader cannot understand."""
@@ -32,6 +34,13 @@ GOLDEN_FILE = "golden.json"
 REPORT_FILE = "report.json"
 TOKENIZER_FOLDER = "tokenizer"
 PRODUCT_FILE = "product.onnx"
+
+MOST_JSON_BYTES = 16 * 2**20
+"""Of the manifest and of the golden texts each, so that they are read with little memory."""
+
+MOST_NAME_CHARACTERS = 128
+
+MOST_GOLDEN_TEXTS = 4096
 
 
 class BundleError(ValueError):
@@ -64,12 +73,35 @@ class Manifest:
     dimensions: Dimensions
     """The fixed axes of the graphs; `export.graphs` says the rest."""
     decoding: DecodingRules
-    max_source_characters: Annotated[int, Field(ge=1)]
+    max_source_characters: Count
     """A longer text is refused, or cut, before it is tokenized."""
     files: tuple[FileEntry, ...]
     """Every file but the manifest itself."""
     embedding: EmbeddingRules = EmbeddingRules()
     """How a vector is made of a text unless a caller wants it otherwise."""
+
+    def __post_init__(self) -> None:
+        """Check what is shown and told: it must not disturb a line of a log."""
+        for field, names in (
+            ("name", (self.name,)),
+            ("family", (self.family,)),
+            ("source_languages", self.source_languages),
+            ("target_languages", self.target_languages),
+        ):
+            for name in names:
+                if not (name.isprintable() and len(name) <= MOST_NAME_CHARACTERS):
+                    raise ValueError(f"{field} must be of printable characters, {MOST_NAME_CHARACTERS} at most")
+
+    @property
+    def needed_files(self) -> tuple[str, ...]:
+        """What there must be, beside the tokenizer."""
+        return (*self.graph_files, WEIGHTS_FILE, GOLDEN_FILE)
+
+    @property
+    def graph_files(self) -> tuple[str, ...]:
+        """The graphs of such a bundle."""
+        decoder = (DECODER_FILE,) if self.translates else ()
+        return (ENCODER_FILE, *decoder, *((PRODUCT_FILE,) if self.precision == "int8" else ()))
 
     @property
     def translates(self) -> bool:
@@ -82,8 +114,8 @@ class GoldenText:
     """A text and the reference's answer to it."""
 
     text: str
-    source_ids: tuple[int, ...]
-    tokens: tuple[int, ...]
+    source_ids: Annotated[tuple[TokenId, ...], Field(min_length=1)]
+    tokens: tuple[TokenId, ...]
     """The ids after the prompt, the end token included if there was one."""
     log_probs: tuple[float, ...]
     """The natural log-probability of each chosen token: of all but one that was forced at the limit."""
@@ -108,12 +140,22 @@ class Bundle:
         return self.folder / name
 
     def golden(self) -> tuple[GoldenText, ...]:
-        """The texts of golden.json."""
+        """The texts of golden.json. Raises BundleError where they are not such as this bundle can have."""
         path = self.path(GOLDEN_FILE)
+        size, rules = path.stat().st_size, self.manifest.decoding
+        if size > MOST_JSON_BYTES:
+            raise BundleError(f"{path}: has {size} bytes, may have {MOST_JSON_BYTES}")
         try:
-            return TypeAdapter(tuple[GoldenText, ...]).validate_json(path.read_bytes())
+            texts = TypeAdapter(tuple[GoldenText, ...]).validate_json(path.read_bytes())
         except ValidationError as error:
             raise BundleError(f"{path}: {explain(error)}") from error
+        if len(texts) > MOST_GOLDEN_TEXTS:
+            raise BundleError(f"{path}: holds {len(texts)} texts, may hold {MOST_GOLDEN_TEXTS}")
+        least, most = (1, rules.max_output_tokens) if self.manifest.translates else (0, 0)
+        for index, text in enumerate(texts):
+            if len(text.source_ids) > rules.max_source_tokens or not least <= len(text.tokens) <= most:
+                raise BundleError(f"{path}: text {index} has more tokens than the manifest allows, or none")
+        return texts
 
     def report(self) -> dict[str, Any]:
         """report.json as plain values."""
@@ -122,13 +164,19 @@ class Bundle:
 
 
 def open_bundle(folder: Path) -> Bundle:
-    """Read the manifest and check every file it lists, by size and sha256.
+    """Read the manifest, check every file it lists by size and sha256, and that the graphs hold nothing but data.
 
-    Raises BundleError that names the file which is missing, short, altered, or of a newer format.
+    Raises BundleError that names the file which is missing, short, altered, of a newer format, or no mere data.
     """
     manifest = _read_manifest(folder / MANIFEST_FILE)
     for entry in manifest.files:
         _check_file(folder, entry)
+    _check_listed(folder, manifest)
+    for name in manifest.graph_files:
+        try:
+            check_graph(folder / name, folder / WEIGHTS_FILE)
+        except ValueError as error:
+            raise BundleError(f"{folder / name}: {error}") from error
     return Bundle(folder, manifest)
 
 
@@ -141,7 +189,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 def list_files(folder: Path) -> tuple[FileEntry, ...]:
     """Every file below `folder` but the manifest, in the order of their paths."""
-    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / MANIFEST_FILE)
+    paths = [path for path in _files_below(folder) if path != folder / MANIFEST_FILE]
     return tuple(FileEntry(path.relative_to(folder).as_posix(), path.stat().st_size, _sha256(path)) for path in paths)
 
 
@@ -156,9 +204,9 @@ def _read_manifest(path: Path) -> Manifest:
     if not path.is_file():
         raise BundleError(f"{path}: missing; a bundle is a folder that `dragoman export` wrote")
     try:
-        plain = json.loads(path.read_bytes())
+        plain = read_json(path, MOST_JSON_BYTES)
     except ValueError as error:
-        raise BundleError(f"{path}: not JSON: {error}") from error
+        raise BundleError(str(error)) from error
     found = plain.get("format_version") if isinstance(plain, dict) else None
     if isinstance(found, int) and found > FORMAT_VERSION:
         raise BundleError(
@@ -173,9 +221,23 @@ def _read_manifest(path: Path) -> Manifest:
     return manifest
 
 
+def _check_listed(folder: Path, manifest: Manifest) -> None:
+    """Whatever is read of a bundle is listed, and so was checked; what is read as a whole is not too large for that."""
+    listed = {entry.path for entry in manifest.files}
+    for name in manifest.needed_files:
+        if name not in listed:
+            raise BundleError(f"{folder / MANIFEST_FILE}: does not list {name}")
+    for path in _files_below(folder / TOKENIZER_FOLDER):
+        if path.relative_to(folder).as_posix() not in listed:
+            raise BundleError(f"{path}: is not listed in {MANIFEST_FILE}")
+        if path.stat().st_size > MOST_BYTES:
+            raise BundleError(f"{path}: has {path.stat().st_size} bytes, may have {MOST_BYTES}")
+
+
 def _check_file(folder: Path, entry: FileEntry) -> None:
     path = folder / entry.path
-    if not path.resolve().is_relative_to(folder.resolve()):
+    named = "\0" not in entry.path and PurePosixPath(entry.path).as_posix() == entry.path
+    if not named or not path.resolve().is_relative_to(folder.resolve()):
         raise BundleError(f"{folder / MANIFEST_FILE}: {entry.path!r} lies outside the bundle")
     if not path.is_file():
         raise BundleError(f"{path}: missing")
@@ -184,6 +246,10 @@ def _check_file(folder: Path, entry: FileEntry) -> None:
         raise BundleError(f"{path}: has {size} bytes, should have {entry.size}")
     if _sha256(path) != entry.sha256:
         raise BundleError(f"{path}: altered since export (its sha256 differs from the manifest's)")
+
+
+def _files_below(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
 def _sha256(path: Path) -> str:

@@ -12,6 +12,7 @@ from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass as checked_dataclass
 
 from dragoman.export.precision import Precision
+from dragoman.model.config import Count, Layers
 
 OPSET = 24
 """The version of the standard ONNX operators that the graphs are made of."""
@@ -30,17 +31,28 @@ ENCODER_FILE = "encoder.onnx"
 DECODER_FILE = "decoder.onnx"
 
 
+MOST_WIDTH = 2**16
+"""Of a state, and of all heads together: four times that of the largest models there are."""
+
+Width = Annotated[int, Field(ge=1, le=MOST_WIDTH)]
+
+
 @checked_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class Dimensions:
     """What the fixed axes of a model's graphs measure."""
 
-    encoder_layers: Annotated[int, Field(ge=1)]
-    decoder_layers: Annotated[int, Field(ge=0)]
+    encoder_layers: Annotated[Layers, Field(ge=1)]
+    decoder_layers: Layers
     """0 in an encoder alone: its bundle has no decoder's graph."""
-    heads: Annotated[int, Field(ge=1)]
-    head_width: Annotated[int, Field(ge=1)]
-    d_model: Annotated[int, Field(ge=1)]
-    target_vocabulary: Annotated[int, Field(ge=1)]
+    heads: Width
+    head_width: Width
+    d_model: Width
+    target_vocabulary: Count
+
+    def __post_init__(self) -> None:
+        """Check what no single field can; caches are made by these numbers."""
+        if self.heads * self.head_width > MOST_WIDTH:
+            raise ValueError(f"heads × head_width must be at most {MOST_WIDTH}, is {self.heads} × {self.head_width}")
 
 
 DType = Literal["int64", "float32", "float16", "bool"]

@@ -17,8 +17,15 @@ PositionKind = Literal["sinusoid", "sinusoid_halves", "sinusoid_halves_even", "l
 
 PoolingKind = Literal["mean", "cls", "max"]
 
-Count = Annotated[int, Field(ge=1)]
-TokenId = Annotated[int, Field(ge=0)]
+LARGEST = 2**31 - 1
+"""Of any number here: what is larger is damaged, or meant to take up memory."""
+
+Count = Annotated[int, Field(ge=1, le=LARGEST)]
+TokenId = Annotated[int, Field(ge=0, le=LARGEST)]
+Layers = Annotated[int, Field(ge=0, le=1024)]
+
+MOST_POSITION_NUMBERS = 2**28
+"""In a table of positions, which is made before anything else is known of a checkpoint: 4096 for 65536 positions."""
 
 STRICT = ConfigDict(extra="forbid")
 """A key that no field knows is an error: it may be a misspelling, or a rule this version cannot keep."""
@@ -46,10 +53,10 @@ class TransformerConfig:
     d_ff: Count = 2048
     """Inner width of the position-wise feed-forward network."""
 
-    encoder_layers: Count = 6
+    encoder_layers: Annotated[Layers, Field(ge=1)] = 6
     """Layers of the encoder (N in the paper)."""
 
-    decoder_layers: Annotated[int, Field(ge=0)] = 6
+    decoder_layers: Layers = 6
     """Layers of the decoder (N in the paper); 0 in an encoder alone, which has no target embedding and no output."""
 
     max_positions: Count = 512
@@ -120,6 +127,11 @@ class TransformerConfig:
             raise ValueError(f"d_model must be a multiple of heads, is {self.d_model} with {self.heads} heads")
         if self.position_kind.startswith("sinusoid") and self.d_model % 2:
             raise ValueError(f"d_model must be even for sinusoid positions, is {self.d_model}")
+        rows = 0 if self.position_kind == "relative" else self.max_positions + self.position_offset
+        if rows * self.d_model > MOST_POSITION_NUMBERS:
+            raise ValueError(
+                f"max_positions × d_model must be at most {MOST_POSITION_NUMBERS}, is {rows} × {self.d_model}"
+            )
         if self.position_kind == "relative" and self.relative_distance <= self.relative_buckets // 2:
             raise ValueError(
                 "relative_distance must be more than half of relative_buckets, "
@@ -177,7 +189,7 @@ class DecodingRules:
     max_output_tokens: Count = 512
     """The longest output, the end token counted."""
 
-    output_factor: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 3.0
+    output_factor: Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)] = 3.0
     """An output holds at most output_factor × source tokens + output_margin tokens."""
 
     output_margin: Count = 16

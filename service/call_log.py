@@ -6,7 +6,7 @@ At load lines are left out: a line says how many were before it.
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,8 +22,8 @@ FIELDS = "fields"
 MOST_ID_CHARACTERS = 128
 """Of a request's own name; a longer one is refused, and cut here."""
 
-TRACEPARENT = "traceparent"
-"""Metadata that names the trace which a call is part of (W3C Trace Context)."""
+TRACEPARENT, TRACESTATE = "traceparent", "tracestate"
+"""Metadata that names the trace which a call is part of, and what is known of it elsewhere (W3C Trace Context)."""
 
 _TRACE = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 
@@ -38,7 +38,8 @@ class Call:
     code: grpc.StatusCode
     seconds: float
     """From its beginning to its end."""
-    trace: str | None
+    trace_context: Mapping[str, str]
+    """What there was of TRACEPARENT and TRACESTATE, as it came."""
     request: Any = None
     """The message, if it was read."""
     response: Any = None
@@ -68,20 +69,24 @@ class CallLog:
         log.info("%s %s", call.method, call.code.name, extra={FIELDS: fields})
 
 
-def trace_of(metadata: Iterable[tuple[str, str | bytes]]) -> str | None:
-    """The identifier of the trace that `metadata` names, if any."""
-    for key, value in metadata:
-        if key == TRACEPARENT and isinstance(value, str):
-            found = _TRACE.fullmatch(value)
-            return found[1] if found else None
-    return None
+def trace_context(metadata: Iterable[tuple[str, str | bytes]]) -> dict[str, str]:
+    """What `metadata` says of the trace that a call is part of, unread."""
+    wanted = (TRACEPARENT, TRACESTATE)
+    return {key: value for key, value in metadata if key in wanted and isinstance(value, str)}
+
+
+def trace_of(context: Mapping[str, str]) -> str | None:
+    """The identifier of the trace that `context` names, if any."""
+    found = _TRACE.fullmatch(context.get(TRACEPARENT, ""))
+    return found[1] if found else None
 
 
 def call_fields(call: Call) -> Fields:
     """What a line says: names, counts and seconds. No text, and nothing of whoever called but the names it chose."""
     fields: Fields = {"method": call.method, "code": call.code.name, "seconds": round(call.seconds, 6)}
-    if call.trace:
-        fields["trace"] = call.trace
+    trace = trace_of(call.trace_context)
+    if trace:
+        fields["trace"] = trace
     request_id = getattr(call.request, "request_id", "")
     if request_id:
         fields["id"] = request_id[:MOST_ID_CHARACTERS]

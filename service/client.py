@@ -9,7 +9,7 @@ the errors of `service.client_errors`.
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -86,6 +86,9 @@ IN_TURN = '{"loadBalancingConfig": [{"round_robin": {}}]}'
 MOST_OUTPUT_TOKENS = 2**31 - 1
 """The largest limit that a request can hold; no model has one near it."""
 
+TraceContext = Callable[[], Mapping[str, str]]
+"""Gives metadata such as traceparent (W3C Trace Context), in lower case; nothing outside a trace."""
+
 Request = TypeVar("Request")
 Response = TypeVar("Response")
 
@@ -101,6 +104,7 @@ class Client:
         tls: Tls | None = None,
         token: str = "",
         retries: Retries | None = DEFAULT_RETRIES,
+        trace: TraceContext | None = None,
     ) -> None:
         """`address` is HOST:PORT; a call that takes longer than `timeout_seconds` raises TimedOutError.
 
@@ -109,9 +113,12 @@ class Client:
         down with it, is made again as `retries` says; None makes each call once. An `address` of several servers, such
         as `ipv4:10.0.0.1:50051,10.0.0.2:50051` or a name that stands for them, is called in turn.
 
+        `trace` is asked before each call for the trace that it is part of: what OpenTelemetry's `inject` writes.
+
         Raises ValueError if `token` cannot be one, and OSError if a file of `tls` cannot be read.
         """
         self._metadata = _metadata(token)
+        self._trace: TraceContext = trace or dict
         if tls is None:
             self._channel = grpc.insecure_channel(address, options=_channel_options(address))
         else:
@@ -188,12 +195,13 @@ class Client:
         self, method: "grpc.UnaryUnaryMultiCallable[Request, Response]", request: Request, timeout_seconds: float | None
     ) -> Response:
         attempts = Attempts(self._retries, self._budget, _seconds(timeout_seconds, self._timeout_seconds))
+        metadata = (*self._metadata, *self._trace().items())
         while True:
             try:
-                response = method(request, timeout=attempts.seconds_left, metadata=self._metadata)
+                response = method(request, timeout=attempts.seconds_left, metadata=metadata)
             except grpc.RpcError as error:
-                metadata: Any = error.trailing_metadata()
-                failure = client_error(error.code(), error.details(), metadata)
+                trailing: Any = error.trailing_metadata()
+                failure = client_error(error.code(), error.details(), trailing)
                 wait = None if self._closed else attempts.wait_after(failure)
                 if wait is None:
                     raise failure from error
@@ -214,9 +222,11 @@ class AsyncClient:
         tls: Tls | None = None,
         token: str = "",
         retries: Retries | None = DEFAULT_RETRIES,
+        trace: TraceContext | None = None,
     ) -> None:
         """See Client."""
         self._metadata = _metadata(token)
+        self._trace: TraceContext = trace or dict
         if tls is None:
             self._channel = grpc.aio.insecure_channel(address, options=_channel_options(address))
         else:
@@ -287,9 +297,10 @@ class AsyncClient:
         timeout_seconds: float | None,
     ) -> Response:
         attempts = Attempts(self._retries, self._budget, _seconds(timeout_seconds, self._timeout_seconds))
+        metadata = (*self._metadata, *self._trace().items())
         while True:
             try:
-                response = await method(request, timeout=attempts.seconds_left, metadata=self._metadata)
+                response = await method(request, timeout=attempts.seconds_left, metadata=metadata)
             except grpc.aio.AioRpcError as error:
                 failure = client_error(error.code(), error.details(), error.trailing_metadata())
                 wait = None if self._closed else attempts.wait_after(failure)

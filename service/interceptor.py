@@ -1,9 +1,9 @@
-"""Around every call of our own methods: let in or not, counted, timed, logged, and its errors turned into a status."""
+"""Around every call of our own methods: let in or not, counted, timed, told of, and its errors turned into a status."""
 
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any, NoReturn, TypeVar
@@ -11,7 +11,7 @@ from typing import Any, NoReturn, TypeVar
 import grpc
 from google.protobuf.message import DecodeError
 
-from dragoman.service.call_log import Call, CallLog, trace_of
+from dragoman.service.call_log import Call, trace_context
 from dragoman.service.errors import InvalidRequestError, ModelFailedError, ServiceError, UnauthenticatedError
 from dragoman.service.guard import Account, Guard
 from dragoman.service.lifecycle import Lifecycle
@@ -45,12 +45,13 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         metrics: Metrics,
         lifecycle: Lifecycle,
         guard: Guard,
-        calls: CallLog,
+        told: Sequence[Callable[[Call], None]],
     ) -> None:
+        """`told` of each call that has ended, in that order, are these functions; they neither wait nor raise."""
         self._lifecycle = lifecycle
         self._metrics = metrics
         self._guard = guard
-        self._calls = calls
+        self._told = told
         self._methods: Mapping[str, tuple[str, MethodMetrics]] = {
             f"/{service}/{method}": (method, MethodMetrics(metrics, service, method)) for method in methods
         }
@@ -66,7 +67,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             return handler
         metadata = handler_call_details.invocation_metadata
         own = self._methods.get(handler_call_details.method)
-        begin = None if own is None else partial(_Running, *own, trace_of(metadata), self._calls)
+        begin = None if own is None else partial(_Running, *own, trace_context(metadata), self._told)
         try:
             account = self._guard.account(metadata)
         except UnauthenticatedError as error:
@@ -140,20 +141,28 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 class _Running:
     """A call of one of our own methods, until it has ended."""
 
-    def __init__(self, method: str, metrics: MethodMetrics, trace: str | None, calls: CallLog) -> None:
+    def __init__(
+        self,
+        method: str,
+        metrics: MethodMetrics,
+        trace: Mapping[str, str],
+        told: Sequence[Callable[[Call], None]],
+    ) -> None:
         self._method = method
         self._metrics = metrics
         self._trace = trace
-        self._calls = calls
+        self._told = told
         self._started = time.monotonic()
         self.request: Any = None
         metrics.started()
 
     def ended(self, code: grpc.StatusCode, response: Any = None) -> None:
-        """Count it, and tell the log."""
+        """Count it, and tell of it."""
         seconds = time.monotonic() - self._started
         self._metrics.handled(code, seconds)
-        self._calls.note(Call(self._method, code, seconds, self._trace, self.request, response))
+        call = Call(self._method, code, seconds, self._trace, self.request, response)
+        for tell in self._told:
+            tell(call)
 
 
 Begin = Callable[[], _Running]

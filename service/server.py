@@ -66,6 +66,7 @@ from dragoman.service.results import ModelInfo
 from dragoman.service.servicer import METHODS, SERVICE, TranslationService
 from dragoman.service.settings import ServerSettings
 from dragoman.service.tokens import token_source
+from dragoman.service.traces import open_traces
 from dragoman.service.translator import CallLimits, Translator
 from dragoman.service.transport import exposure, port_binder, server_limits, transport_options
 from dragoman.service.watchdog import watch
@@ -75,6 +76,9 @@ log = logging.getLogger(__name__)
 
 SENDING_SECONDS = 0.5
 """How long the last answers may take on their way out, once the calls themselves are through."""
+
+TRACES_SECONDS = 5
+"""How long the last traces may take on their way out, within what is left of the grace."""
 
 ENGINE_STOP_SECONDS = 1
 """How long the engine's current step is waited for."""
@@ -130,6 +134,7 @@ class Server:
         self._turns = Turns(settings.lanes, clock, settings.run_timeout_seconds or math.inf)
         self._service = TranslationService(self.models, server_limits(settings), self.account)
         self._health = health.aio.HealthServicer()
+        self._traces = open_traces(settings)
         self._grpc = self._make_grpc()
         self._exposition: Exposition | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -222,10 +227,13 @@ class Server:
         else only what was UNAVAILABLE.
         """
         self._lifecycle.move(State.STOPPING)
+        last = time.monotonic() + grace_seconds
         await self._health.enter_graceful_shutdown()
         finished = await _within(grace_seconds, self._lifecycle.idle())
         # Who watches health or has reflection open never hangs up, and is not waited for.
         await self._grpc.stop(SENDING_SECONDS if finished else 0)
+        left = min(TRACES_SECONDS, max(0.0, last - time.monotonic()))
+        await _within(left, run_aside(self._traces.close))
         engines = [model.engine for model in self.models.values()]
         await asyncio.gather(*(_within(ENGINE_STOP_SECONDS, run_aside(engine.stop)) for engine in engines))
         if self._exposition is not None:
@@ -236,7 +244,8 @@ class Server:
     def _make_grpc(self) -> grpc.aio.Server:
         settings = self._settings
         calls = CallLog(settings.log_calls_per_second, settings.log_texts)
-        around = CallInterceptor(SERVICE, METHODS, self._metrics, self._lifecycle, self._guard, calls)
+        told = (calls.note, self._traces.note)
+        around = CallInterceptor(SERVICE, METHODS, self._metrics, self._lifecycle, self._guard, told)
         server = grpc.aio.server(interceptors=[around], options=transport_options(settings))
         translation_pb2_grpc.add_TranslationServiceServicer_to_server(self._service, server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)

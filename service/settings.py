@@ -25,13 +25,13 @@ class Meaning:
     """What a setting is, apart from its name, type and default."""
 
     help: str
-    minimum: int | None = None
-    maximum: int | None = None
+    minimum: float | None = None
+    maximum: float | None = None
     choices: tuple[str, ...] = ()
 
 
 def _setting(
-    default: T, help: str, minimum: int | None = None, maximum: int | None = None, choices: tuple[str, ...] = ()
+    default: T, help: str, minimum: float | None = None, maximum: float | None = None, choices: tuple[str, ...] = ()
 ) -> T:
     meaning = Meaning(help, minimum, maximum, choices)
     return field(default=default, metadata={"meaning": meaning})
@@ -151,6 +151,12 @@ class ServerSettings:
     log_texts: bool = _setting(
         False, "Write the texts of calls, and their translations, into the log. They may be confidential."
     )
+    traces_endpoint: str = _setting(
+        "",
+        "Where traces of calls are sent, by OTLP over gRPC, such as http://127.0.0.1:4317; https:// uses TLS. Needs "
+        "dragoman[traces].",
+    )
+    traces_ratio: float = _setting(1.0, "Part of the calls that is traced, where a caller does not say.", 0, 1)
     warmup_seconds: int = _setting(
         10,
         "How long a model may be warmed up before it is served: every size of batch and cache that calls may need is "
@@ -164,6 +170,8 @@ class ServerSettings:
         for each in fields(self):
             _check(each.name, getattr(self, each.name), meaning_of(each))
         self.weights  # noqa: B018
+        if self.traces_endpoint and not self.traces_endpoint.startswith(("http://", "https://")):
+            raise ValueError(f"traces_endpoint must begin with http:// or https://, is {self.traces_endpoint!r}")
 
     @property
     def compute_threads(self) -> int:
@@ -229,9 +237,9 @@ def _weight(name: str, weight: str) -> float:
 def _check(name: str, value: object, meaning: Meaning) -> None:
     if meaning.choices and value not in meaning.choices:
         raise ValueError(f"{name} must be one of {', '.join(meaning.choices)}, is {value!r}")
-    if not isinstance(value, int):
+    if not isinstance(value, int | float):
         return
-    if meaning.minimum is not None and value < meaning.minimum:
+    if meaning.minimum is not None and not value >= meaning.minimum:
         raise ValueError(f"{name} must be at least {meaning.minimum}, is {value}")
-    if meaning.maximum is not None and value > meaning.maximum:
+    if meaning.maximum is not None and not value <= meaning.maximum:
         raise ValueError(f"{name} must be at most {meaning.maximum}, is {value}")

@@ -16,8 +16,8 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health_pb2_grpc
 
-from dragoman.export.bundle import Manifest
-from dragoman.export.graphs import Dimensions
+from dragoman.export.bundle import GOLDEN_FILE, REPORT_FILE, WEIGHTS_FILE, Manifest, list_files, write_manifest
+from dragoman.export.graphs import DECODER_FILE, ENCODER_FILE, OPSET, Dimensions
 from dragoman.model.config import DecodingRules, EmbeddingRules
 from dragoman.model.tokenizers import SentencePieceTokenizer
 from dragoman.model.training.vocabulary import train_tokenizer
@@ -113,6 +113,23 @@ def encoder_manifest(embedding: EmbeddingRules | None = None) -> Manifest:
     return dataclasses.replace(
         whole, dimensions=size, target_languages=(), embedding=embedding or EmbeddingRules(), version="ba9876543210"
     )
+
+
+def write_bundle(folder: Path, what: Manifest | None = None, note: str = "") -> None:
+    """A bundle without sense but in order, which `note` makes another than others; `folder` may hold a tokenizer."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in (ENCODER_FILE, DECODER_FILE):
+        (folder / name).write_bytes(empty_graph(name + note))
+    for name in (WEIGHTS_FILE, REPORT_FILE):
+        (folder / name).write_text(name * 10 + note)
+    (folder / GOLDEN_FILE).write_text("[]")
+    write_manifest(folder, dataclasses.replace(what or manifest(), files=list_files(folder)))
+
+
+def empty_graph(note: str = "") -> bytes:
+    """The file of an ONNX graph that computes nothing, which `note` makes another than others."""
+    opset, text = bytes((0x42, 2, 0x10, OPSET)), note.encode()
+    return opset + bytes((0x32, len(text))) + text
 
 
 def text_of(tokens: int) -> str:

@@ -4,7 +4,6 @@ A family is a `Family`: it knows its folders by what their JSON files say, gives
 turns their rules of decoding into ours. To add one, write it in a module of this package and list it in `FAMILIES`.
 """
 
-import shutil
 from collections.abc import Collection
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from dragoman.model.checkpoint import Checkpoint, load_checkpoint
 from dragoman.model.importing import bart_like, bert, t5
 from dragoman.model.importing.family import Family
 from dragoman.model.importing.folder import ModelFolder
+from dragoman.model.tokenizers import copy_tokenizer
 from dragoman.model.tokenizers.importing import import_tokenizer
 
 NATIVE = "transformer"
@@ -50,7 +50,7 @@ def load_any(folder: Path, family: str, tokenizer_folder: Path, ignored_rules: C
     """
     if family == NATIVE:
         found = load_checkpoint(folder)
-        shutil.copytree(folder / checkpoint.TOKENIZER_FOLDER, tokenizer_folder)
+        copy_tokenizer(folder / checkpoint.TOKENIZER_FOLDER, tokenizer_folder)
         return found
     for each in FAMILIES:
         if each.name == family:

@@ -1,12 +1,12 @@
 """What sentence-transformers keeps beside an encoder: how many tokens it reads, and how they become one vector."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dragoman.model.config import EmbeddingRules, PoolingKind
+from dragoman.model.json_files import read_json
 
 MODULES_FILE = "modules.json"
 TRANSFORMER_FILE = "sentence_bert_config.json"
@@ -72,6 +72,6 @@ def _max_tokens(folder: Path) -> int | None:
 
 def _read(path: Path) -> Any:
     try:
-        return json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{path}: missing or not JSON: {error}") from error
+        return read_json(path)
+    except OSError as error:
+        raise ValueError(f"{path}: missing") from error

@@ -1,6 +1,5 @@
 """Tensors of a Hugging Face folder, mapped rather than read, and not one of them left to chance."""
 
-import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from dragoman.model.checkpoint import empty_model, fill_model, own_weights, read_weights
 from dragoman.model.config import TransformerConfig
+from dragoman.model.json_files import read_json
 from dragoman.model.transformer import Transformer
 
 FILES = ("model.safetensors", "pytorch_model.bin")
@@ -35,15 +35,15 @@ def read_folder(folder: Path) -> dict[str, Tensor]:
 
 def _read_shards(index: Path) -> dict[str, Tensor]:
     try:
-        shard_of: dict[str, str] = json.loads(index.read_bytes())["weight_map"]
-        shards = sorted(set(shard_of.values()))
+        shard_of: dict[str, str] = read_json(index)["weight_map"]
+        shards = sorted(map(Path, set(shard_of.values())))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{index}: must map each tensor to its file under weight_map") from error
     found: dict[str, Tensor] = {}
     for name in shards:
         path = index.parent / name
-        if Path(name).name != name:
-            raise ValueError(f"{index}: {name!r} lies outside the folder")
+        if name.name != str(name):
+            raise ValueError(f"{index}: {str(name)!r} lies outside the folder")
         if not path.is_file():
             raise FileNotFoundError(f"{path}: missing; {index.name} lists it")
         found |= _read_file(path)
@@ -67,6 +67,10 @@ def _read_pickled(path: Path) -> dict[str, Tensor]:
         raise ValueError(f"{path}: not a file of tensors that can be read: {fault}") from error
     if not isinstance(found, dict) or not all(isinstance(tensor, Tensor) for tensor in found.values()):
         raise ValueError(f"{path}: must hold tensors by name, and nothing else")
+    for name, tensor in found.items():
+        if tensor.layout != torch.strided or tensor.nbytes > tensor.untyped_storage().nbytes():
+            # Such as one number that stands for a thousand million: a copy of it would take their memory.
+            raise ValueError(f"{path}: {name} claims more numbers than the file holds of it")
     return dict(found)
 
 

@@ -1,14 +1,28 @@
 """Text to token ids and back. No torch here: the service uses the very tokenizer the model was trained with."""
 
+import shutil
 from pathlib import Path
 
 from dragoman.model.tokenizers.described import open_described
 from dragoman.model.tokenizers.description import DESCRIPTION_FILE
 from dragoman.model.tokenizers.languages import UNDETERMINED
-from dragoman.model.tokenizers.native import SentencePieceTokenizer
+from dragoman.model.tokenizers.library import LIBRARY_FILE
+from dragoman.model.tokenizers.native import MODEL_FILE, SentencePieceTokenizer
+from dragoman.model.tokenizers.pieces import SOURCE_FILE, TARGET_FILE, TARGET_VOCABULARY_FILE, VOCABULARY_FILE
 from dragoman.model.tokenizers.protocol import Piece, Tokenizer, cut
 
-__all__ = ["UNDETERMINED", "Piece", "SentencePieceTokenizer", "Tokenizer", "cut", "open_tokenizer"]
+__all__ = ["UNDETERMINED", "Piece", "SentencePieceTokenizer", "Tokenizer", "copy_tokenizer", "cut", "open_tokenizer"]
+
+FILES = (
+    MODEL_FILE,
+    DESCRIPTION_FILE,
+    LIBRARY_FILE,
+    SOURCE_FILE,
+    TARGET_FILE,
+    VOCABULARY_FILE,
+    TARGET_VOCABULARY_FILE,
+)
+"""All that `open_tokenizer` ever reads."""
 
 
 def open_tokenizer(folder: Path) -> Tokenizer:
@@ -17,3 +31,14 @@ def open_tokenizer(folder: Path) -> Tokenizer:
     Raises FileNotFoundError or ValueError, with the file's name, if a file is missing or not what it should be.
     """
     return open_described(folder) if (folder / DESCRIPTION_FILE).is_file() else SentencePieceTokenizer(folder)
+
+
+def copy_tokenizer(source: Path, target: Path) -> None:
+    """Copy what `open_tokenizer` read of the folder `source` into the new folder `target`, and nothing else.
+
+    Whatever else lies there, or is linked there, is nobody's business where a bundle goes.
+    """
+    target.mkdir(parents=True)
+    for name in FILES:
+        if (source / name).is_file():
+            shutil.copyfile(source / name, target / name)

@@ -12,7 +12,7 @@ from tokenizers import decoders, normalizers, pre_tokenizers, processors
 from tokenizers.models import BPE, WordPiece
 
 from dragoman.model.tokenizers.files import Folder
-from dragoman.model.tokenizers.library import LIBRARY_FILE, open_library
+from dragoman.model.tokenizers.library import LIBRARY_FILE, open_library, read_library, sound
 from dragoman.model.tokenizers.pieces import (
     SOURCE_FILE,
     VOCABULARY_FILE,
@@ -86,9 +86,10 @@ def _write_library(content: dict[str, Any], folder: Folder, target: Path, path: 
 def as_processed(folder: Folder, target: Path) -> tuple[tuple[int, ...], tuple[int, ...], dict[str, int]]:
     """What tokenizer.json puts before and after a text, and every control token."""
     path, content = _library_content(folder)
-    library = tokenizers.Tokenizer.from_str(json.dumps({**content, "truncation": None, "padding": None}))
+    library = read_library(path, json.dumps({**content, "truncation": None, "padding": None}))
     for number in range(library.get_vocab_size()):
-        found = library.encode(library.decode([number]))
+        with sound():
+            found = library.encode(library.decode([number]))
         body = [index for index, special in enumerate(found.special_tokens_mask) if not special]
         if body:
             control = _write_library(content, folder, target, path)

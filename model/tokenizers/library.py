@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
@@ -10,6 +11,9 @@ import tokenizers
 from dragoman.model.tokenizers.protocol import Piece
 
 LIBRARY_FILE = "tokenizer.json"
+
+PANIC = "PanicException"
+"""What the library raises where its own code went wrong: no Exception, and of no class that can be imported."""
 
 
 class LibraryCutter:
@@ -34,11 +38,13 @@ class LibraryCutter:
     def ids(self, text: str) -> list[int]:
         """See `Cutter.ids`."""
         # A batch, even of one text, is cut without the interpreter's lock; one text by itself is not.
-        return list(self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids)
+        with sound():
+            return list(self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids)
 
     def pieces(self, text: str) -> list[Piece]:
         """See `Cutter.pieces`."""
-        found = self._tokenizer.encode_batch([text], add_special_tokens=False)[0]
+        with sound():
+            found = self._tokenizer.encode_batch([text], add_special_tokens=False)[0]
         places = _bytes_before(text)
         parts = _one_after_another(found.offsets)
         return [
@@ -47,17 +53,35 @@ class LibraryCutter:
 
     def text(self, ids: Sequence[int]) -> str:
         """See `Cutter.text`."""
-        return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
+        with sound():
+            return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
 
 
 def open_library(path: Path) -> tokenizers.Tokenizer:
     """A tokenizer of the library. Raises FileNotFoundError or ValueError with the file's name."""
     if not path.is_file():
         raise FileNotFoundError(f"{path}: missing")
+    return read_library(path, path.read_text(encoding="utf-8", errors="replace"))
+
+
+def read_library(path: Path, content: str) -> tokenizers.Tokenizer:
+    """The same of what came from the file at `path`. Raises ValueError with its name."""
     try:
-        return tokenizers.Tokenizer.from_file(str(path))
+        with sound():
+            return tokenizers.Tokenizer.from_str(content)
     except Exception as error:  # the library raises no narrower class
         raise ValueError(f"{path}: not a whole tokenizer: {error}") from error
+
+
+@contextmanager
+def sound() -> Iterator[None]:
+    """Raise RuntimeError where the library panics, as it does over some files that make no sense."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != PANIC:
+            raise
+        raise RuntimeError(f"the tokenizers library failed: {error}") from error
 
 
 def _bytes_before(text: str) -> list[int]:

@@ -37,7 +37,10 @@ def _type(setting: "Field[object]") -> Any:
     if meaning.choices:
         return click.Choice(meaning.choices)
     if setting.type is int:
-        return click.IntRange(meaning.minimum, meaning.maximum)
+        least, most = (None if bound is None else int(bound) for bound in (meaning.minimum, meaning.maximum))
+        return click.IntRange(least, most)
+    if setting.type is float:
+        return click.FloatRange(meaning.minimum, meaning.maximum)
     return setting.type
 
 

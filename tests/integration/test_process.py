@@ -27,7 +27,7 @@ from dragoman.export.bundle import (
     write_manifest,
 )
 from dragoman.service.client import AsyncClient, Client, UnavailableError
-from tests.harness import PATIENCE_SECONDS, eventually, manifest, text_of, write_tokenizer
+from tests.harness import PATIENCE_SECONDS, empty_graph, eventually, manifest, text_of, write_bundle, write_tokenizer
 
 BLOCKED = "import sys; sys.modules.update(dict.fromkeys({modules}));"
 
@@ -36,9 +36,7 @@ BLOCKED = "import sys; sys.modules.update(dict.fromkeys({modules}));"
 def bundle(tmp_path: Path) -> Path:
     folder = tmp_path / "bundle"
     write_tokenizer(folder / TOKENIZER_FOLDER)
-    for name in ("encoder.onnx", "decoder.onnx", "weights.bin", "golden.json", "report.json"):
-        (folder / name).write_bytes(name.encode() * 10)
-    write_manifest(folder, dataclasses.replace(manifest(), files=list_files(folder)))
+    write_bundle(folder)
     return folder
 
 
@@ -122,7 +120,7 @@ def shorten(bundle: Path) -> str:
 
 
 def alter(bundle: Path) -> str:
-    (bundle / "encoder.onnx").write_bytes(b"x" * 120)
+    (bundle / "encoder.onnx").write_bytes(b"x" * len(empty_graph("encoder.onnx")))
     return "encoder.onnx: altered since export"
 
 

@@ -1,7 +1,6 @@
 """Bundles that change while they are served: the new version takes over whole and sound, or not at all."""
 
 import asyncio
-import dataclasses
 import logging
 import shutil
 from collections.abc import AsyncIterator, Callable
@@ -10,23 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.export.bundle import Bundle, list_files, open_bundle, write_manifest
+from dragoman.export.bundle import Bundle, open_bundle
 from dragoman.service.loading import LoadedModel, Loader, StartupError, find_bundles
 from dragoman.service.replacement import Replacer
 from dragoman.service.server import Server
 from dragoman.service.settings import ServerSettings
 from tests.fake_runner import FakeRunner
-from tests.harness import Running, eventually, loaded, loopback, manifest
+from tests.harness import Running, eventually, loaded, loopback, manifest, write_bundle
 
 WATCH_SECONDS = 0.02
 
 
 def write(folder: Path, weights: str, name: str = "fake") -> str:
     """A bundle without sense but in order; gives its version."""
-    folder.mkdir(parents=True)
-    for file in ("encoder.onnx", "decoder.onnx", "weights.bin", "golden.json", "report.json"):
-        (folder / file).write_text(file + weights)
-    write_manifest(folder, dataclasses.replace(manifest(name=name), files=list_files(folder)))
+    write_bundle(folder, manifest(name=name), weights)
     return open_bundle(folder).manifest.version
 
 
@@ -166,7 +162,7 @@ async def test_one_that_changes_while_it_is_loaded_does_not_take_over(tmp_path: 
 
 def spoil(folder: Path, what: Watched) -> str:
     (folder / "weights.bin").write_text("spoiled")
-    return "weights.bin: has 7 bytes, should have 12"
+    return "weights.bin: has 7 bytes, should have 111"
 
 
 def cut(folder: Path, what: Watched) -> str:

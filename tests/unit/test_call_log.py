@@ -4,10 +4,11 @@ from typing import Any
 import grpc
 import pytest
 
-from dragoman.service.call_log import Call, CallLog, trace_of
+from dragoman.service.call_log import Call, CallLog, trace_context, trace_of
 from dragoman.v1 import translation_pb2 as pb
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+CONTEXT = {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}
 OK, INTERNAL = grpc.StatusCode.OK, grpc.StatusCode.INTERNAL
 
 REQUEST = pb.TranslateRequest(texts=["zebra", "kite"], request_id="7")
@@ -19,8 +20,8 @@ RESPONSE = pb.TranslateResponse(
     model="fake",
     timings=pb.Timings(queue_seconds=0.25, tokenize_seconds=0.5, encode_seconds=1, decode_seconds=2),
 )
-ANSWERED = Call("Translate", OK, 3.75, TRACE, REQUEST, RESPONSE)
-FAILED = Call("Embed", INTERNAL, 0.5, None, pb.EmbedRequest(texts=["zebra"]))
+ANSWERED = Call("Translate", OK, 3.75, CONTEXT, REQUEST, RESPONSE)
+FAILED = Call("Embed", INTERNAL, 0.5, {}, pb.EmbedRequest(texts=["zebra"]))
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
@@ -62,7 +63,7 @@ def test_texts_are_there_only_where_they_are_asked_for(caplog: pytest.LogCapture
 
 
 def test_a_call_that_was_never_read_has_a_line_too(caplog: pytest.LogCaptureFixture) -> None:
-    CallLog(10).note(Call("Embed", grpc.StatusCode.UNAUTHENTICATED, 0.0, None))
+    CallLog(10).note(Call("Embed", grpc.StatusCode.UNAUTHENTICATED, 0.0, {}))
     assert lines(caplog) == [{"method": "Embed", "code": "UNAUTHENTICATED", "seconds": 0.0}]
 
 
@@ -98,4 +99,4 @@ def test_no_lines_at_all_may_be_wanted(caplog: pytest.LogCaptureFixture) -> None
     ],
 )
 def test_a_trace_is_one_or_nothing(value: str | bytes, trace: str | None) -> None:
-    assert trace_of([("a", "b"), ("traceparent", value)]) == trace
+    assert trace_of(trace_context([("a", "b"), ("traceparent", value)])) == trace

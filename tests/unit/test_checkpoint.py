@@ -1,4 +1,5 @@
 import dataclasses
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -121,6 +122,68 @@ def test_a_cut_file_is_named(folder: Path, name: str, part: float) -> None:
     content = (folder / name).read_bytes()
     (folder / name).write_bytes(content[: int(len(content) * part)])
     with pytest.raises(ValueError, match=name):
+        load_checkpoint(folder)
+
+
+def safetensors(header: object, data: bytes = bytes(64), length: int | None = None) -> bytes:
+    """A file with a header that may say anything, also of its own `length`."""
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return (len(text) if length is None else length).to_bytes(8, "little") + text + data
+
+
+def tensor(shape: list[int], start: int, end: int, dtype: str = "F32") -> dict[str, object]:
+    return {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}
+
+
+LIES = {
+    "a header longer than the file": safetensors({}, length=2**20),
+    "a header longer than memory": safetensors({}, length=2**62),
+    "a tensor that ends beyond the file": safetensors({EMBEDDING: tensor([2**30], 0, 2**32)}),
+    "a tensor larger than its place": safetensors({EMBEDDING: tensor([2**30], 0, 64)}),
+    "a shape whose product overflows": safetensors({EMBEDDING: tensor([2**40, 2**40], 0, 64)}),
+    "a place of negative size": safetensors({EMBEDDING: tensor([16], 64, 0)}),
+    "two tensors in one place": safetensors({EMBEDDING: tensor([16], 0, 64), "other": tensor([16], 0, 64)}),
+    "a gap": safetensors({EMBEDDING: tensor([8], 32, 64)}),
+    "a negative size": safetensors({EMBEDDING: tensor([-4], 0, 64)}),
+    "a type that is none": safetensors({EMBEDDING: tensor([16], 0, 64, "OBJECT")}),
+    "no JSON": safetensors(b"\x80\x04cposix\nsystem\n"),
+    "JSON nested too deeply": safetensors(b"[" * 10**6),
+}
+
+
+@pytest.mark.usefixtures("checkpoint")
+@pytest.mark.parametrize("lie", LIES)
+def test_a_header_that_lies_is_refused_before_anything_is_allocated(folder: Path, lie: str) -> None:
+    (folder / "weights.safetensors").write_bytes(LIES[lie])
+    with pytest.raises(ValueError, match=r"weights\.safetensors: not a whole safetensors file"):
+        load_checkpoint(folder)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("encoder_layers", 10**9),
+        ("decoder_layers", 10**9),
+        ("max_positions", 10**10),
+        ("d_model", 2**31),
+        ("heads", -1),
+    ],
+)
+def test_a_config_that_asks_for_any_amount_of_memory_is_refused(
+    checkpoint: Checkpoint, folder: Path, field: str, value: int
+) -> None:
+    plain = json.loads((folder / "config.json").read_text())
+    plain["architecture"][field] = value
+    (folder / "config.json").write_text(json.dumps(plain))
+    with pytest.raises(ValueError, match=rf"config\.json: architecture\.{field}"):
+        load_checkpoint(folder)
+
+
+def test_a_table_of_positions_is_bounded_as_a_whole(checkpoint: Checkpoint, folder: Path) -> None:
+    plain = json.loads((folder / "config.json").read_text())
+    plain["architecture"] |= {"max_positions": 2**20, "d_model": 2**20}
+    (folder / "config.json").write_text(json.dumps(plain))
+    with pytest.raises(ValueError, match="max_positions × d_model must be at most"):
         load_checkpoint(folder)
 
 

@@ -1,5 +1,7 @@
+import ast
 import re
 import tomllib
+from collections.abc import Iterator
 from distutils.core import run_setup
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -43,6 +45,31 @@ def test_every_folder_with_code_is_packaged(monkeypatch: pytest.MonkeyPatch) -> 
 def test_every_part_is_marked_as_typed() -> None:
     markers = [*(ROOT / part / "py.typed" for part in PARTS), PROTOS / "py.typed"]
     assert [marker for marker in markers if not marker.is_file()] == []
+
+
+def called(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
+    for call in ast.walk(tree):
+        if isinstance(call, ast.Call):
+            yield ast.unparse(call.func), call
+
+
+def test_no_file_is_read_in_a_way_that_could_run_what_it_holds() -> None:
+    """Bundles and checkpoints come from anywhere."""
+    running = {"eval", "exec", "compile", "__import__", "np.load", "numpy.load", "torch.jit.load", "yaml.load"}
+    faults = []
+    for path in (path for part in PARTS for path in (ROOT / part).rglob("*.py")):
+        tree = ast.parse(path.read_text())
+        faults += [f"{path}: {name}" for name, _ in called(tree) if name in running or name.startswith("pickle.")]
+        faults += [
+            f"{path}: {name} without weights_only"
+            for name, call in called(tree)
+            if name == "torch.load"
+            and not any(each.arg == "weights_only" and ast.unparse(each.value) == "True" for each in call.keywords)
+        ]
+        faults += [
+            f"{path}: {word}" for word in ("trust_remote_code", "register_custom_ops") if word in path.read_text()
+        ]
+    assert faults == []
 
 
 def test_floors_are_what_generated_code_demands(project: dict[str, Any]) -> None:
@@ -90,10 +117,45 @@ def test_every_command_of_another_part_loads(project: dict[str, Any]) -> None:
         assert isinstance(command.load(), click.Command)
 
 
-@pytest.mark.parametrize("variant", ["cpu", "gpu"])
-def test_the_image_is_made_of_releases_that_the_project_takes(project: dict[str, Any], variant: str) -> None:
-    lines = (ROOT / "deploy" / "image" / "constraints.txt").read_text().splitlines()
-    pins = dict(line.split("==") for line in lines if not line.startswith("#"))
-    wanted = map(Requirement, project["dependencies"] + project["optional-dependencies"][variant])
-    unfit = [str(want) for want in wanted if want.name not in pins or pins[want.name] not in want.specifier]
+def locked(name: str) -> dict[str, tuple[str, int]]:
+    """The release of each package in a lock of the image, and how many wheels it may come from."""
+    lines = (ROOT / "deploy" / "image" / f"{name}.lock").read_text().replace("\\\n", "").splitlines()
+    found = {}
+    for line in (line for line in lines if not line.startswith("#")):
+        pin, *hashes = line.split()
+        package, version = pin.split("==")
+        assert hashes == re.findall(r"--hash=sha256:[0-9a-f]{64}", line), line
+        found[package] = (version, len(hashes))
+    return found
+
+
+def needs(project: dict[str, Any], lock: str) -> list[str]:
+    """What the project asks of the environment that a lock makes."""
+    if lock == "build":
+        building: list[str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+        return building
+    extras = project["optional-dependencies"]
+    wanted: list[str] = project["dependencies"] + extras[lock] + extras["traces"]
+    return wanted
+
+
+@pytest.mark.parametrize("lock", ["build", "cpu", "gpu"])
+def test_the_image_is_made_of_releases_that_the_project_takes(project: dict[str, Any], lock: str) -> None:
+    pins = locked(lock)
+    wanted = map(Requirement, needs(project, lock))
+    unfit = [str(want) for want in wanted if want.name not in pins or pins[want.name][0] not in want.specifier]
     assert unfit == []
+
+
+@pytest.mark.parametrize("lock", ["build", "cpu", "gpu"])
+def test_every_wheel_of_the_image_is_known_by_its_hash_wherever_it_comes_from(lock: str) -> None:
+    assert [name for name, (_, wheels) in locked(lock).items() if not wheels] == []
+    text = (ROOT / "deploy" / "image" / f"{lock}.lock").read_text()
+    assert "://" not in text
+    assert "index" not in text
+
+
+def test_both_variants_of_the_image_differ_in_their_runtime_alone() -> None:
+    cpu, gpu = locked("cpu"), locked("gpu")
+    different = {name for name in cpu.keys() | gpu.keys() if cpu.get(name) != gpu.get(name)}
+    assert {name for name in different if not name.startswith("nvidia-")} == {"onnxruntime", "onnxruntime-gpu"}

@@ -44,6 +44,15 @@ def test_our_own_checkpoint_is_recognised_and_its_tokenizer_copied(tmp_path: Pat
     assert (tmp_path / "tokenizer" / "sentencepiece.model").is_file()
 
 
+def test_nothing_else_that_lies_or_is_linked_beside_a_tokenizer_gets_into_a_bundle(tmp_path: Path) -> None:
+    tiny_checkpoint(tmp_path / "tiny")
+    (tmp_path / "secret").write_text("of whoever exports")
+    (tmp_path / "tiny" / "tokenizer" / "notes").symlink_to(tmp_path / "secret")
+    (tmp_path / "tiny" / "tokenizer" / "more").mkdir()
+    load_any(tmp_path / "tiny", "transformer", tmp_path / "tokenizer")
+    assert [path.name for path in (tmp_path / "tokenizer").iterdir()] == ["sentencepiece.model"]
+
+
 @pytest.mark.parametrize(("config", "said"), [({"model_type": "whisper"}, "is 'whisper'"), ({}, "is missing")])
 def test_an_unknown_family_is_refused_with_those_that_are_known(
     config: dict[str, Any], said: str, tmp_path: Path

@@ -122,6 +122,31 @@ def test_what_fairseq_and_opennmt_wrap_their_tensors_in_is_refused(tmp_path: Pat
         read_folder(tmp_path)
 
 
+@pytest.mark.parametrize("old", [False, True])
+def test_one_number_that_claims_to_be_many_is_refused(old: bool, tmp_path: Path) -> None:
+    tensor = torch.zeros(1).expand(2**20, 2**20)
+    torch.save({"model.shared.weight": tensor}, tmp_path / "pytorch_model.bin", _use_new_zipfile_serialization=not old)
+    with pytest.raises(ValueError, match=r"model\.shared\.weight claims more numbers than the file holds of it"):
+        read_folder(tmp_path)
+
+
+def test_a_tensor_that_names_its_places_one_by_one_is_refused(tmp_path: Path) -> None:
+    sparse = torch.sparse_coo_tensor(
+        torch.zeros(2, 1, dtype=torch.long), torch.ones(1), (2**20, 2**20), check_invariants=True
+    )
+    torch.save({"model.shared.weight": sparse}, tmp_path / "pytorch_model.bin")
+    with pytest.raises(ValueError, match=r"model\.shared\.weight claims more numbers"):
+        read_folder(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors.index.json", "pytorch_model.bin.index.json"])
+@pytest.mark.parametrize("content", ["[" * 10**6, "[1]", '{"weight_map": {"a": "../b"}}', '{"weight_map": {"a": 1}}'])
+def test_a_list_of_shards_that_makes_no_sense_is_refused(name: str, content: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ValueError, match=rf"{name}: "):
+        read_folder(tmp_path)
+
+
 def test_half_a_file_is_called_damaged(marian: Path, tmp_path: Path) -> None:
     shutil.copytree(marian, tmp_path / "cut")
     pickled(tmp_path / "cut")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from dragoman.export.bundle import Bundle, BundleError, write_manifest
+from dragoman.export.bundle import Bundle, BundleError
 from dragoman.service import loading
 from dragoman.service.cli import main
 from dragoman.service.engine.providers import CudaOptions, ProviderError
@@ -22,7 +22,7 @@ from dragoman.service.loading import (
 )
 from dragoman.service.settings import ServerSettings
 from tests.fake_runner import FakeRunner
-from tests.harness import manifest, write_tokenizer
+from tests.harness import manifest, write_bundle, write_tokenizer
 
 
 def install(monkeypatch: pytest.MonkeyPatch, *distributions: str) -> None:
@@ -45,7 +45,7 @@ def bring(monkeypatch: pytest.MonkeyPatch, module: str, **content: Any) -> None:
 @pytest.fixture
 def bundle(tmp_path: Path) -> Bundle:
     write_tokenizer(tmp_path / "tokenizer")
-    (tmp_path / "golden.json").write_text("[]")
+    write_bundle(tmp_path)
     return Bundle(tmp_path, manifest())
 
 
@@ -152,7 +152,6 @@ def test_the_command_tells_it_in_one_line(
     monkeypatch: pytest.MonkeyPatch, bundle: Bundle, outcome: Exception, message: str
 ) -> None:
     bring_verification(monkeypatch, outcome)
-    write_manifest(bundle.folder, manifest())
     result = CliRunner().invoke(main, ["verify", str(bundle.folder)])
     assert (result.exit_code, result.stdout, result.stderr) == (1, "", f"Error: {message}\n")
 
@@ -160,7 +159,6 @@ def test_the_command_tells_it_in_one_line(
 def test_the_command_ends_with_a_table(monkeypatch: pytest.MonkeyPatch, bundle: Bundle) -> None:
     checks = (types.SimpleNamespace(name="golden", detail="64 texts"), types.SimpleNamespace(name="alone", detail="ok"))
     bring_verification(monkeypatch, checks)
-    write_manifest(bundle.folder, manifest())
     result = CliRunner().invoke(main, ["verify", str(bundle.folder)])
     assert (result.exit_code, result.stdout) == (0, "golden  64 texts\nalone   ok\n")
 

@@ -66,7 +66,7 @@ def test_numbers_have_their_unit_in_the_name() -> None:
 @pytest.mark.parametrize("name", [field.name for field in fields(ServerSettings)])
 def test_a_variable_does_what_its_option_does(started: list[ServerSettings], name: str) -> None:
     default = getattr(ServerSettings(), name)
-    value: object = {str: "cpu", bool: not default, int: 2000}[type(default)]
+    value: object = {str: "cpu", bool: not default, int: 2000, float: 0.25}[type(default)]
     text = str(value).lower()
     flag = f"--{name.replace('_', '-')}"
     arguments = [flag, text]
@@ -79,6 +79,7 @@ def test_a_variable_does_what_its_option_does(started: list[ServerSettings], nam
         "cuda_arena": "double",
         "cudnn_search": "default",
         "log_format": "json",
+        "traces_endpoint": "http://127.0.0.1:4317",
     }
     if name in values:
         arguments[-1] = text = value = values[name]
@@ -98,6 +99,13 @@ def test_an_option_wins_over_its_variable(started: list[ServerSettings]) -> None
         ("port", 65536, "port must be at most 65535, is 65536"),
         ("port", -1, "port must be at least 0, is -1"),
         ("max_rows", 0, "max_rows must be at least 1, is 0"),
+        ("traces_ratio", 1.5, "traces_ratio must be at most 1, is 1.5"),
+        ("traces_ratio", float("nan"), "traces_ratio must be at least 0, is nan"),
+        (
+            "traces_endpoint",
+            "collector:4317",
+            "traces_endpoint must begin with http:// or https://, is",
+        ),
         ("provider", "gpu", "provider must be one of auto, cpu, cuda, is 'gpu'"),
     ],
 )
