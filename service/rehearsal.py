@@ -13,6 +13,7 @@ from pathlib import Path
 import grpc
 from prometheus_client import CollectorRegistry
 
+from dragoman.service.account import Account
 from dragoman.service.announcement import EXAMPLE
 from dragoman.service.guard import Guard, TokenLimits
 from dragoman.service.interceptor import CallInterceptor
@@ -61,7 +62,9 @@ async def _call(model: ServedModel, limits: ServerLimits, seconds: float, addres
     metrics, lifecycle = Metrics(CollectorRegistry()), Lifecycle(State.SERVING)
     around = CallInterceptor(SERVICE, METHODS, metrics, lifecycle, Guard(None, TokenLimits()), (), {})
     server = grpc.aio.server(interceptors=[around])
-    rpc.add_TranslationServiceServicer_to_server(TranslationService({model.info.name: model}, limits), server)
+    rpc.add_TranslationServiceServicer_to_server(
+        TranslationService({model.info.name: model}, limits, Account()), server
+    )
     server.add_insecure_port(address)
     await server.start()
     try:
