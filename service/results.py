@@ -85,6 +85,19 @@ class Embedding:
 
 
 @dataclass(frozen=True)
+class Pivot:
+    """Half the way of a call that went through a third language, by two models."""
+
+    language: str
+    """In between; BCP-47."""
+    model: str
+    """That translated into it."""
+    model_version: str
+    translations: tuple[Translation, ...]
+    """Into that language: one a text, in the order of the texts."""
+
+
+@dataclass(frozen=True)
 class TranslateResult:
     """The answer to a call of Translate."""
 
@@ -95,6 +108,9 @@ class TranslateResult:
     timings: Timings
     request_id: str = ""
     """As in the request."""
+    pivot: Pivot | None = None
+    """What lay in between, where two models were needed; then `model` is the second one, source tokens are those of the
+    first, an end is one of both, and a text was truncated where either cut it. A score is the second one's alone."""
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -115,6 +131,44 @@ class EmbedResult:
     timings: Timings
     request_id: str = ""
     """As in the request."""
+
+
+@dataclass(frozen=True)
+class ModelMemory:
+    """What one model holds of the server's memory, in bytes."""
+
+    weights: int = 0
+    """Of its file of weights, what is resident."""
+    buffers: int = 0
+    """What loading it took besides: graphs, weights in the runtime's own layout, the tokenizer."""
+    working: int = 0
+    """What runs have taken since memory was last given back; the next runs use it again."""
+    cache_reserved: int = 0
+    """For the rows of the batch, touched or not."""
+    cache_resident: int = 0
+    """The part of it that was touched: it alone takes memory."""
+    cache_used: int = 0
+    """The part of it that holds tokens of running texts."""
+
+    @property
+    def resident(self) -> int:
+        """All that takes memory."""
+        return self.weights + self.buffers + self.working + self.cache_resident
+
+
+@dataclass(frozen=True)
+class ProcessMemory:
+    """What a server holds beside its models, in bytes."""
+
+    libraries: int = 0
+    """Programs and libraries, as far as they are resident."""
+    interpreter: int = 0
+    """What Python, gRPC and the runtime had allocated before the first model was loaded."""
+
+    @property
+    def resident(self) -> int:
+        """All of it."""
+        return self.libraries + self.interpreter
 
 
 @dataclass(frozen=True)
@@ -139,6 +193,7 @@ class ModelInfo:
     embedding_dimension: int
     """Numbers a vector."""
     threads: int
+    memory: ModelMemory = ModelMemory()
 
 
 @dataclass(frozen=True)
@@ -174,3 +229,12 @@ class ServerInfo:
     resident_memory_bytes: int
     """Memory of the server process that is resident now."""
     limits: ServerLimits
+    pivot_language: str = ""
+    """Through which calls go where no model has their languages and two have them together; "" for none."""
+    memory: ProcessMemory = ProcessMemory()
+    """What it holds beside the models."""
+
+    @property
+    def explained_memory_bytes(self) -> int:
+        """All parts that are told, each measured by itself: about `resident_memory_bytes`."""
+        return self.memory.resident + sum(model.memory.resident for model in self.models)

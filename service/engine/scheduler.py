@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from dragoman.service.engine.buckets import bucket
+from dragoman.service.engine.budget import Budget
 from dragoman.service.engine.queue import Queue
 from dragoman.service.engine.repetition import Repetition
 from dragoman.service.engine.sequence import Finish, Sequence
@@ -92,6 +93,8 @@ class Scheduler:
         self._queue = queue
         self._end_ids = frozenset(end_ids)
         self._forced_end_id = forced_end_id
+        self.budget: Budget | None = None
+        """What bounds the memory of the rows, if anything does."""
         self._rows: list[Sequence] = []
         self._embedding: list[Sequence] = []
         self._occupied = 0
@@ -141,11 +144,8 @@ class Scheduler:
             encoded += len(head.source)
             if (embed or insert) and encoded > self._limits.encode_tokens:
                 break
-            if head.max_output:
-                # A sequence larger than the whole budget still runs, alone.
-                rows = first_row + len(insert)
-                if rows >= self._most_rows or (rows and occupied + head.cost > self._limits.tokens):
-                    break
+            if head.max_output and not self._fits(head, (*self._rows, *insert), occupied):
+                break
             self._queue.take()
             head.times = replace(head.times, admitted=now)
             if head.max_output:
@@ -227,6 +227,19 @@ class Scheduler:
             else:
                 sequence.end(reason, now)
         return everything
+
+    def _fits(self, head: Sequence, beside: Row[Sequence], occupied: int) -> bool:
+        """Whether `head` can run `beside` others, which may come to occupy so many tokens."""
+        if not beside:
+            # A sequence larger than every budget still runs, alone.
+            return True
+        if len(beside) >= self._most_rows or occupied + head.cost > self._limits.tokens:
+            return False
+        if self.budget is None:
+            return True
+        together = (*beside, head)
+        source = max(len(sequence.source) for sequence in together)
+        return self.budget.holds(len(together), source, max(sequence.positions for sequence in together))
 
     def _take(self, sequence: Sequence, step: Step, now: float) -> None:
         """Add a token to an output, and end the output if it is its last."""
