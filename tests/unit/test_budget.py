@@ -13,18 +13,23 @@ RUNGS = (16, 24, 32, 48, 64)
 MANY = 10**9
 
 
-def side(arrays: int = MANY) -> Side:
-    return Side(RUNGS, position_bytes=1, arrays=arrays)
+def side(arrays: int = MANY, slots: int = MANY, page_bytes: int = 0) -> Side:
+    return Side(RUNGS, 1, arrays, slots, page_bytes)
 
 
 def test_a_row_takes_the_widest_that_the_cache_may_still_be() -> None:
     """It shrinks only where half of it would do."""
-    assert [round(side().row_bytes(positions)) for positions in (1, 16, 17, 25, 33, 64)] == [24, 24, 32, 48, 64, 64]
+    assert [round(side().held_bytes(1, positions)) for positions in (1, 16, 17, 25, 33, 64)] == [24, 24, 32, 48, 64, 64]
 
 
 def test_where_arrays_are_moved_one_by_one_there_is_one_of_them_twice() -> None:
-    assert side(arrays=1).row_bytes(64) == 128
-    assert side(arrays=4).row_bytes(64) == 80
+    assert side(arrays=1).held_bytes(1, 64) == 128
+    assert side(arrays=4).held_bytes(1, 64) == 80
+
+
+def test_pages_are_whole_but_no_more_is_resident_than_there_is() -> None:
+    assert side(arrays=1, page_bytes=100).held_bytes(3, 64) == 2 * (3 * 64 + 200)
+    assert side(arrays=1, slots=4, page_bytes=100).held_bytes(3, 64) == 2 * 4 * 64
 
 
 def test_every_row_is_as_wide_as_the_longest_needs() -> None:
