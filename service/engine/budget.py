@@ -16,17 +16,20 @@ class Side:
     """Moved one by one where the capacity changes."""
     slots: int
     """Most rows."""
-    page_bytes: int = 0
-    """In which the kernel may give memory."""
+    page_bytes: int = 1
+    """In which the kernel may give memory; the first array begins a page."""
 
     def held_bytes(self, rows: int, positions: int) -> float:
         """The most that is resident for `rows` of which the longest needs so many positions, also while it is moved."""
         needed = next((rung for rung in self.rungs if rung >= positions), self.rungs[-1])
         # A cache shrinks only where half of it would do.
         row = max(rung for rung in self.rungs if rung < 2 * needed) * self.position_bytes
-        # Each array's rows lie together, and begin and end within a page.
-        touched = min(self.slots * row, rows * row + 2 * self.arrays * self.page_bytes)
-        return touched * (1 + 1 / max(1, self.arrays))
+        if not self.arrays:
+            return 0.0
+        array, used = self.slots * row // self.arrays, rows * row // self.arrays
+        starts = (place * array for place in range(self.arrays))
+        pages = sum(-(-(start + used) // self.page_bytes) - start // self.page_bytes for start in starts)
+        return min(self.slots * row, pages * self.page_bytes) * (1 + 1 / self.arrays)
 
 
 @dataclass(frozen=True)

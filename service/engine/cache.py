@@ -123,6 +123,9 @@ class SlotCache:
         try:
             # At least a byte: a model that only embeds has no arrays.
             size = max(1, count * np.dtype(self._dtype).itemsize)
+            if size > HUGE_PAGE:
+                # What is a multiple of them begins with one.
+                size = -(-size // HUGE_PAGE) * HUGE_PAGE
             self._memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         except OSError as error:
             raise MemoryError(f"no memory for a cache of {shape}") from error
