@@ -4,15 +4,26 @@ import logging
 import stat
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dragoman.export.bundle import MANIFEST_FILE, TOKENIZER_FOLDER, Bundle, BundleError, Manifest, open_bundle
+from dragoman.export.bundle import (
+    MANIFEST_FILE,
+    TOKENIZER_FOLDER,
+    WEIGHTS_FILE,
+    Bundle,
+    BundleError,
+    Manifest,
+    open_bundle,
+)
 from dragoman.model.tokenizers import Tokenizer, open_tokenizer
+from dragoman.service.engine.budget import Budget
 from dragoman.service.engine.providers import ProviderError, cuda_fault
 from dragoman.service.engine.runner import Runner
+from dragoman.service.process import give_back_memory, resident_memory_bytes
+from dragoman.service.resident import anonymous_bytes
 from dragoman.service.settings import ServerSettings
 from dragoman.service.warmup import warm_up
 
@@ -41,6 +52,10 @@ class LoadedModel:
     runtime_version: str
     load_seconds: float
     warmup_seconds: float
+    weights_file: str = ""
+    """Where its weights are mapped from."""
+    held_bytes: int = 0
+    """How much more the allocators had once it was loaded, its caches apart."""
 
 
 Stamp = tuple[tuple[str, int, int, int], ...]
@@ -70,9 +85,14 @@ class Loader:
         stamp = stamp_of(folder)
         return Found(read_bundle(folder), stamp)
 
-    def load(self, found: Found, say: Callable[[str], None]) -> LoadedModel:
-        """The model, verified and warm; `say` is told what is being done. Raises StartupError."""
+    def load(self, found: Found, say: Callable[[str], None], others: Callable[[], int] = lambda: 0) -> LoadedModel:
+        """The model, verified and warm; `say` is told what is being done. Raises StartupError.
+
+        `others` counts the working memory of the models that run meanwhile, which is not this one's.
+        """
         bundle = found.bundle
+        give_back_memory()
+        before = anonymous_bytes() - others()
         if self.settings.verify:
             say(f"Verifying {bundle.manifest.name} on this machine ...")
             self.verify(bundle, self.settings.compute_threads)
@@ -81,7 +101,8 @@ class Loader:
         if stamp_of(bundle.folder) != found.stamp:
             # What was checked and what was read may be of two versions.
             raise StartupError(f"{bundle.folder} changed while it was loaded")
-        return model
+        working = max(runner.memory().working for runner in model.runners) + others()
+        return replace(model, held_bytes=max(0, anonymous_bytes() - working - before))
 
 
 def stamp_of(folder: Path) -> Stamp:
@@ -176,7 +197,9 @@ def load_model(bundle: Bundle, settings: ServerSettings) -> LoadedModel:
         sources = [text.source_ids for text in bundle.golden()]
         for each in runners:
             seconds = settings.warmup_seconds / len(runners)
-            if seconds and not warm_up(each, sources, bundle.manifest, settings.limits, seconds):
+            if seconds and not warm_up(
+                each, sources, bundle.manifest, settings.limits, seconds, budget=_left(settings, each)
+            ):
                 log.info("%s was not warmed up for every size; what is left is run when it comes", bundle.manifest.name)
     except ProviderError as error:
         raise StartupError(str(error)) from error
@@ -190,7 +213,16 @@ def load_model(bundle: Bundle, settings: ServerSettings) -> LoadedModel:
         runtime_version=runtime_version,
         load_seconds=loaded - started,
         warmup_seconds=time.monotonic() - loaded,
+        weights_file=str(bundle.path(WEIGHTS_FILE).resolve()),
     )
+
+
+def _left(settings: ServerSettings, runner: Runner) -> Budget | None:
+    """What a memory budget leaves for warming up."""
+    if not settings.memory_budget_bytes:
+        return None
+    left = settings.memory_budget_bytes - resident_memory_bytes()
+    return Budget(left, runner.costs(), runner.most_working)
 
 
 def as_configured(wanted: str, provider: str, has_device: bool) -> bool:

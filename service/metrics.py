@@ -6,7 +6,7 @@ Gauges of the engine are read from it when somebody scrapes, so that they cannot
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, get_args
 
 import grpc
@@ -19,6 +19,7 @@ from dragoman.service.engine.lane import Cause, Run
 from dragoman.service.engine.sequence import Finish, Times
 from dragoman.service.engine.sequence import Sequence as EngineSequence
 from dragoman.service.memory import DeviceMemory, memory_limit_bytes
+from dragoman.service.results import ModelMemory, ProcessMemory
 
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60)
 """Bounds for calls and their phases: from an embedding of 2 ms to a document of a minute."""
@@ -46,7 +47,8 @@ FINISH_REASONS = ("end", "length", "repetition", "cancelled", "deadline", "faile
 REFUSALS = ("queue_full", "deadline", "too_long", "bad_request", "draining", "unauthenticated", "rate")
 RUNS: tuple[Run, ...] = get_args(Run)
 CAUSES: tuple[Cause, ...] = get_args(Cause)
-MEMORY_PARTS = ("weights", "cache_reserved", "cache_used", "buffers")
+MEMORY_PARTS = tuple(part.name for part in fields(ModelMemory))
+PROCESS_MEMORY_PARTS = tuple(part.name for part in fields(ProcessMemory))
 CACHES = ("source", "output")
 REPLACEMENTS = ("replaced", "refused")
 DEVICE_MEMORY_KINDS = ("used", "total")
@@ -155,8 +157,20 @@ class Metrics:
             ("model", "cache"),
         )
         self.memory_bytes = self._gauge(
-            "dragoman_memory_bytes", f"Memory of the engine: {', '.join(MEMORY_PARTS)}.", ("model", "part")
+            "dragoman_memory_bytes",
+            "Memory of a model: weights that are resident, buffers (what loading it took besides), working (what runs "
+            "have taken since memory was last given back), and the cache, as reserved, as resident, and as used by "
+            "running texts.",
+            ("model", "part"),
         )
+        process_memory = self._gauge(
+            "dragoman_process_memory_bytes",
+            "Memory beside the models: libraries that are resident, and interpreter (all that was allocated before the "
+            "first model). With weights, buffers, working and cache_resident of all models this comes to about "
+            "process_resident_memory_bytes.",
+            ("part",),
+        )
+        self._process_memory = {part: process_memory.labels(part) for part in PROCESS_MEMORY_PARTS}
         self.memory_limit_bytes = self._gauge(
             "dragoman_memory_limit_bytes", "What bounds the process's memory: its container, or the machine.", ()
         )
@@ -195,6 +209,11 @@ class Metrics:
     def refuse(self, reason: str) -> None:
         """A call was refused for one of REFUSALS."""
         self._refusals[reason].inc()
+
+    def held(self, memory: ProcessMemory) -> None:
+        """The process holds `memory` beside its models."""
+        for part, gauge in self._process_memory.items():
+            gauge.set(getattr(memory, part))
 
     def _described(self, name: str, kind: str, labels: tuple[str, ...], help: str) -> Family:
         family = Family(name, kind, labels, help)
@@ -348,18 +367,21 @@ class ModelMetrics:
         self._gauges[self._metrics.warmup_seconds].set(warmup_seconds)
 
     def watch(self, engine: Engine) -> None:
-        """Ask `engine` for its load and its memory at each scrape, and once for its limits."""
+        """Ask `engine` for its load and its caches at each scrape, and once for its limits."""
         self._gauges[self._metrics.queue_tokens].set_function(lambda: engine.load().waiting_tokens)
         self._gauges[self._metrics.queue_sequences].set_function(lambda: engine.load().waiting_sequences)
         self._gauges[self._metrics.active_rows].set_function(lambda: engine.load().active_rows)
-        for part, gauge in self._memory.items():
-            gauge.set_function(_memory_part(engine, part))
         for cache, gauge in self._positions.items():
-            gauge.set_function(_memory_part(engine, f"{cache}_positions"))
+            gauge.set_function(_positions(engine, f"{cache}_positions"))
         limits = engine.limits
         self._gauges[self._metrics.queue_tokens_limit].set(limits.queue_tokens)
         self._gauges[self._metrics.queue_sequences_limit].set(limits.queue_sequences)
         self._gauges[self._metrics.cache_slots].set(limits.rows * engine.lanes)
+
+    def held(self, memory: ModelMemory) -> None:
+        """The model holds `memory`."""
+        for part, gauge in self._memory.items():
+            gauge.set(getattr(memory, part))
 
     def replacement(self, outcome: str) -> None:
         """A new version was found, and became one of REPLACEMENTS."""
@@ -446,5 +468,5 @@ class ModelMetrics:
                 self._output_tokens.observe(output_tokens)
 
 
-def _memory_part(engine: Engine, part: str) -> Callable[[], float]:
-    return lambda: float(getattr(engine.memory(), part))
+def _positions(engine: Engine, cache: str) -> Callable[[], float]:
+    return lambda: float(getattr(engine.memory(), cache))

@@ -13,6 +13,7 @@ from pathlib import Path
 import grpc
 from prometheus_client import CollectorRegistry
 
+from dragoman.service.account import Account
 from dragoman.service.announcement import EXAMPLE
 from dragoman.service.guard import Guard, TokenLimits
 from dragoman.service.interceptor import CallInterceptor
@@ -31,6 +32,9 @@ CALLS = 16
 
 OUTPUT_TOKENS = 8
 
+SHARED_MEMORY = "/dev/shm"
+"""Where Linux lets everybody make files, in memory."""
+
 
 async def rehearse(model: ServedModel, limits: ServerLimits, seconds: float) -> None:
     """Call `model`, whose engine runs, some times; no new call is begun after `seconds`.
@@ -38,7 +42,7 @@ async def rehearse(model: ServedModel, limits: ServerLimits, seconds: float) -> 
     What goes wrong is no reason not to serve: it is told in the log.
     """
     try:
-        with tempfile.TemporaryDirectory() as folder:
+        with _folder() as folder:
             await _call(model, limits, seconds, f"unix:{Path(folder) / 'rehearsal'}")
     except grpc.aio.AioRpcError as error:
         log.warning("the first calls of %s could not be made in advance: %s", model.info.name, error.details())
@@ -46,11 +50,21 @@ async def rehearse(model: ServedModel, limits: ServerLimits, seconds: float) -> 
         log.warning("the first calls of %s could not be made in advance: %s", model.info.name, error)
 
 
+def _folder() -> "tempfile.TemporaryDirectory[str]":
+    try:
+        return tempfile.TemporaryDirectory()
+    except FileNotFoundError:
+        # A container's own folders may all be read-only.
+        return tempfile.TemporaryDirectory(dir=SHARED_MEMORY)
+
+
 async def _call(model: ServedModel, limits: ServerLimits, seconds: float, address: str) -> None:
     metrics, lifecycle = Metrics(CollectorRegistry()), Lifecycle(State.SERVING)
-    around = CallInterceptor(SERVICE, METHODS, metrics, lifecycle, Guard(None, TokenLimits()), told=())
+    around = CallInterceptor(SERVICE, METHODS, metrics, lifecycle, Guard(None, TokenLimits()), (), {})
     server = grpc.aio.server(interceptors=[around])
-    rpc.add_TranslationServiceServicer_to_server(TranslationService({model.info.name: model}, limits), server)
+    rpc.add_TranslationServiceServicer_to_server(
+        TranslationService({model.info.name: model}, limits, Account()), server
+    )
     server.add_insecure_port(address)
     await server.start()
     try:

@@ -92,9 +92,12 @@ class Replacer:
         if manifest.version == served.info.version and served.lifecycle.ready:
             log.info("%s still holds version %s of %s", place.folder, manifest.version, place.name)
             return False
-        await self._home.add(await run_aside(partial(self._loader.load, found, _note)))
+        await self._home.add(await run_aside(partial(self._loader.load, found, _note, self._working)))
         log.info("version %s of %s takes the place of %s", manifest.version, place.name, served.info.version)
         return True
+
+    def _working(self) -> int:
+        return sum(model.engine.memory().working for model in [*self._home.models.values()])
 
 
 _note: Callable[[str], None] = log.info

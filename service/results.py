@@ -134,6 +134,44 @@ class EmbedResult:
 
 
 @dataclass(frozen=True)
+class ModelMemory:
+    """What one model holds of the server's memory, in bytes."""
+
+    weights: int = 0
+    """Of its file of weights, what is resident."""
+    buffers: int = 0
+    """What loading it took besides: graphs, weights in the runtime's own layout, the tokenizer."""
+    working: int = 0
+    """What runs have taken since memory was last given back; the next runs use it again."""
+    cache_reserved: int = 0
+    """For the rows of the batch, touched or not."""
+    cache_resident: int = 0
+    """The part of it that was touched: it alone takes memory."""
+    cache_used: int = 0
+    """The part of it that holds tokens of running texts."""
+
+    @property
+    def resident(self) -> int:
+        """All that takes memory."""
+        return self.weights + self.buffers + self.working + self.cache_resident
+
+
+@dataclass(frozen=True)
+class ProcessMemory:
+    """What a server holds beside its models, in bytes."""
+
+    libraries: int = 0
+    """Programs and libraries, as far as they are resident."""
+    interpreter: int = 0
+    """What Python, gRPC and the runtime had allocated before the first model was loaded."""
+
+    @property
+    def resident(self) -> int:
+        """All of it."""
+        return self.libraries + self.interpreter
+
+
+@dataclass(frozen=True)
 class ModelInfo:
     """One loaded model."""
 
@@ -155,6 +193,7 @@ class ModelInfo:
     embedding_dimension: int
     """Numbers a vector."""
     threads: int
+    memory: ModelMemory = ModelMemory()
 
 
 @dataclass(frozen=True)
@@ -192,3 +231,10 @@ class ServerInfo:
     limits: ServerLimits
     pivot_language: str = ""
     """Through which calls go where no model has their languages and two have them together; "" for none."""
+    memory: ProcessMemory = ProcessMemory()
+    """What it holds beside the models."""
+
+    @property
+    def explained_memory_bytes(self) -> int:
+        """All parts that are told, each measured by itself: about `resident_memory_bytes`."""
+        return self.memory.resident + sum(model.memory.resident for model in self.models)

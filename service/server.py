@@ -22,7 +22,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -34,13 +34,15 @@ from grpc_reflection.v1alpha import reflection
 from prometheus_client import CollectorRegistry
 
 from dragoman.export.bundle import Bundle, Manifest
+from dragoman.service.account import Account
 from dragoman.service.announcement import announcement, at
 from dragoman.service.aside import ASIDE, run_aside
+from dragoman.service.budget import Claim, shares
 from dragoman.service.call_log import CallLog
 from dragoman.service.engine.engine import Engine
 from dragoman.service.engine.lane import ENGINE
 from dragoman.service.engine.turns import Turns
-from dragoman.service.errors import UnknownLanguageError
+from dragoman.service.errors import HopelessError, UnknownLanguageError
 from dragoman.service.exposition import Exposition
 from dragoman.service.guard import Guard, TokenLimits
 from dragoman.service.interceptor import CallInterceptor
@@ -52,6 +54,7 @@ from dragoman.service.loading import (
     StartupError,
     as_configured,
     check_provider,
+    check_runtime,
     find_bundles,
     load_model,
     verify_model,
@@ -59,7 +62,7 @@ from dragoman.service.loading import (
 from dragoman.service.memory import NvidiaDevices
 from dragoman.service.metrics import Metrics, ModelMetrics
 from dragoman.service.models import ServedModel
-from dragoman.service.process import give_back_memory, keep_memory_together
+from dragoman.service.process import give_back_memory, give_way, keep_memory_together
 from dragoman.service.rehearsal import rehearse
 from dragoman.service.replacement import Replacer
 from dragoman.service.results import ModelInfo
@@ -97,7 +100,10 @@ class Server:
     """gRPC and HTTP around some models. Made, opened, given its models and stopped on one event loop."""
 
     def __init__(
-        self, settings: ServerSettings, *manifests: Manifest, clock: Callable[[], float] = time.monotonic
+        self,
+        settings: ServerSettings,
+        *manifests: Manifest,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """It is ready when each of `manifests`, no two of one name, is there; `clock` is the engines', in seconds.
 
@@ -127,8 +133,11 @@ class Server:
         """What is served now, by name."""
         for name, metrics in self._model_metrics.items():
             metrics.readiness(partial(self._ready, name))
+        self.account = Account()
+        """Where memory goes."""
+        self._metrics.before_scrape.append(self._tell_memory)
         self._turns = Turns(settings.lanes, clock, settings.run_timeout_seconds or math.inf)
-        self._service = TranslationService(self.models, server_limits(settings), settings.pivot)
+        self._service = TranslationService(self.models, server_limits(settings), self.account, settings.pivot)
         self._health = health.aio.HealthServicer()
         self._traces = open_traces(settings)
         self._grpc = self._make_grpc()
@@ -171,12 +180,16 @@ class Server:
         await self._grpc.start()
 
     async def add(self, model: LoadedModel) -> ModelInfo:
-        """Serve `model` from now on, in place of the one of its name if there is one, and say what it is."""
+        """Serve `model` from now on, in place of the one of its name if there is one, and say what it is.
+
+        Raises StartupError where the memory budget is too small for it.
+        """
         if self._settings.warmup_seconds:
             await self._rehearse(model)
         manifest, settings = model.manifest, self._settings
         name, metrics = manifest.name, self._model_metrics[manifest.name]
         served = self._made(model, metrics)
+        self._share_memory({**self.models, name: served})
         metrics.watch(served.engine)
         metrics.loaded(
             manifest.version,
@@ -188,7 +201,7 @@ class Server:
             model.warmup_seconds,
             manifest.target_languages,
         )
-        served.engine.start(self._when_it_ends(served))
+        served.engine.start(self._when_it_ends(served), give_way)
         if settings.run_timeout_seconds:
             looking = watch(served.engine.busy_seconds, settings.run_timeout_seconds, self._report_on(served))
             served.watching = self._keep(looking)
@@ -238,7 +251,7 @@ class Server:
         limits = CallLimits(settings.max_texts, settings.max_answer_bytes)
         translator = Translator(manifest, model.tokenizer, engine, limits, metrics)
         info = _model_info(manifest, model.provider, settings.compute_threads)
-        return ServedModel(info, translator, engine, model.runtime_version)
+        return ServedModel(info, translator, engine, model.runtime_version, model.weights_file, model.held_bytes)
 
     async def _rehearse(self, model: LoadedModel) -> None:
         manifest = model.manifest
@@ -259,12 +272,47 @@ class Server:
         settings = self._settings
         calls = CallLog(settings.log_calls_per_second, settings.log_texts)
         told = (calls.note, self._traces.note)
-        around = CallInterceptor(SERVICE, METHODS, self._metrics, self._lifecycle, self._guard, told)
+        looks = {"Translate": partial(self._look, True), "Embed": partial(self._look, False)}
+        around = CallInterceptor(SERVICE, METHODS, self._metrics, self._lifecycle, self._guard, told, looks)
         server = grpc.aio.server(interceptors=[around], options=transport_options(settings))
         translation_pb2_grpc.add_TranslationServiceServicer_to_server(self._service, server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
         return server
+
+    def _look(self, decoded: bool, seconds_left: float | None) -> None:
+        """Raise HopelessError where every model there is would refuse a call that has so long left."""
+        hopeless = None
+        for model in self.models.values():
+            try:
+                model.translator.look(seconds_left, decoded)
+            except HopelessError as error:
+                hopeless = error
+            else:
+                return
+        if hopeless is not None:
+            raise hopeless
+
+    def _share_memory(self, models: Mapping[str, ServedModel]) -> None:
+        """Bound what each of `models` takes, once all are there. Raises StartupError where the budget is too small."""
+        budget = self._settings.memory_budget_bytes
+        if not budget or len(models) < len(self._model_metrics):
+            return
+        base = self.account.look([*models.values()]).process.resident
+        claims = [
+            Claim(name, self._settings.weights.get(name, 1.0), model.fixed_bytes, model.least_bytes)
+            for name, model in models.items()
+        ]
+        for name, limit in shares(budget, base, claims).items():
+            models[name].engine.bound_memory(limit)
+
+    def _tell_memory(self) -> None:
+        """Before each scrape, on its thread."""
+        models = [*self.models.values()]
+        look = self.account.look(models)
+        self._metrics.held(look.process)
+        for model, held in zip(models, look.models, strict=True):
+            self._model_metrics[model.info.name].held(held)
 
     def _ready(self, name: str) -> bool:
         """Whether the model `name` answers calls now; any thread may call it."""
@@ -359,6 +407,8 @@ async def _life(settings: ServerSettings, folders: Sequence[Path], loader: Loade
     server = Server(settings, *(each.bundle.manifest for each in found))
     try:
         await server.open()
+        await run_aside(check_runtime)
+        server.account.begin()
         for warning in server.warnings:
             _say(warning)
         for each in found:

@@ -4,14 +4,17 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import grpc
 
+from dragoman.service.account import Account
+from dragoman.service.aside import run_aside
 from dragoman.service.errors import InvalidRequestError
 from dragoman.service.models import ServedModel, for_embedding
 from dragoman.service.pivot import route, translate_along
-from dragoman.service.process import own_version, resident_memory_bytes
+from dragoman.service.process import own_version
 from dragoman.service.results import EmbedResult, ServerInfo, ServerLimits
 from dragoman.service.wire import embed_response, info_response, pooling_from, translate_response
 from dragoman.v1 import translation_pb2 as pb
@@ -32,13 +35,17 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class TranslationService(rpc.TranslationServiceServicer):
     """Answers with the models that there are when a call comes; raises ServiceError where it cannot."""
 
-    def __init__(self, models: Mapping[str, ServedModel], limits: ServerLimits, pivot: str = "") -> None:
+    def __init__(
+        self, models: Mapping[str, ServedModel], limits: ServerLimits, account: Account, pivot: str = ""
+    ) -> None:
         """`models` by their names, in the order in which they are told; others may be put into it at any time.
 
-        `limits` are what GetInfo tells; others keep them. `pivot` is as in `service.pivot`.
+        `limits` are what GetInfo tells; others keep them. `account` knows where memory goes; `pivot` is as in
+        `service.pivot`.
         """
         self._models = models
         self._limits = limits
+        self._account = account
         self._pivot = pivot
 
     async def Translate(  # noqa: N802
@@ -85,8 +92,11 @@ class TranslationService(rpc.TranslationServiceServicer):
         """See the proto."""
         models = [*self._models.values()]
         runtime_version = models[0].runtime_version if models else ""
-        infos, memory = tuple(model.info for model in models), resident_memory_bytes()
-        return info_response(ServerInfo(infos, own_version(), runtime_version, memory, self._limits, self._pivot))
+        look = await run_aside(partial(self._account.look, models))
+        infos = tuple(replace(model.info, memory=held) for model, held in zip(models, look.models, strict=True))
+        return info_response(
+            ServerInfo(infos, own_version(), runtime_version, look.resident, self._limits, self._pivot, look.process)
+        )
 
 
 async def _embed_message(result: EmbedResult) -> pb.EmbedResponse:

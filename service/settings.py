@@ -66,7 +66,15 @@ class ServerSettings:
     cuda_graphs: bool = _setting(False, "Record what a run launches on the GPU, and replay it.")
     model_weights: str = _setting(
         "",
-        "Shares of the processors where several models are busy: NAME=WEIGHT,NAME=WEIGHT; who is not named has 1.",
+        "Shares of the processors where several models are busy, and of the memory budget: NAME=WEIGHT,NAME=WEIGHT; "
+        "who is not named has 1.",
+    )
+    memory_budget_bytes: int = _setting(
+        0,
+        "Most memory that the process is to take, on the CPU: what its models leave of it bounds how many texts are "
+        "decoded together, each model by its share (--model-weights). While a model is replaced, both versions are "
+        "there and need room. 0 sets no limit.",
+        0,
     )
     pivot: str = _setting(
         "",

@@ -177,6 +177,10 @@ class Translator:
             return (read,)
         return (read, resolve_language("target_language", target, manifest.target_languages, native))
 
+    def look(self, seconds_left: float | None, decoded: bool) -> None:
+        """Raise HopelessError where a call as they are of late would be refused: one that is `decoded`, or embedded."""
+        self._flights.look(self._deadline(seconds_left), decoded)
+
     def give_up(self, reason: str) -> None:
         """Answer every call that waits for the engine with GivenUpError."""
         self._flights.give_up(reason)

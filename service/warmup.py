@@ -6,6 +6,7 @@ from functools import partial
 from itertools import chain, cycle, islice, zip_longest
 
 from dragoman.export.bundle import Manifest
+from dragoman.service.engine.budget import Budget
 from dragoman.service.engine.cache import ladder
 from dragoman.service.engine.runner import MemoryRefusedError, RowInput, Runner
 from dragoman.service.engine.scheduler import Limits
@@ -20,15 +21,18 @@ def warm_up(
     limits: Limits,
     seconds: float,
     clock: Callable[[], float] = time.monotonic,
+    budget: Budget | None = None,
 ) -> bool:
     """Run each capacity of the caches with 1, 2, 4, ... rows, as many as `limits` let together, from the least on.
+
+    Batches that are beyond `budget` are never run, and so are not run here.
 
     `sources` are what made-up sources of every length are cut from. Whether all was run: what comes after `seconds`, or
     after memory was refused, is left out.
     """
     end = clock() + seconds
     try:
-        for run in _runs(runner, sources, manifest, limits):
+        for run in _runs(runner, sources, manifest, limits, budget):
             if clock() >= end:
                 return False
             run()
@@ -43,7 +47,7 @@ def warm_up(
 
 
 def _runs(
-    runner: Runner, sources: Sequence[Source], manifest: Manifest, limits: Limits
+    runner: Runner, sources: Sequence[Source], manifest: Manifest, limits: Limits, budget: Budget | None
 ) -> Iterator[Callable[[], object]]:
     """Everything that is to be run, in order."""
     if not any(sources):
@@ -58,6 +62,8 @@ def _runs(
     for width, positions in _pairs(inputs, outputs):
         source = _source(sources, width)
         most = max(1, min(limits.rows, limits.tokens // (width + positions)))
+        while most > 1 and budget is not None and not budget.holds(most, width, positions):
+            most -= 1
         together = max(1, limits.encode_tokens // width)
         # As many as are ever encoded together; to the decoder the other rows may hold what they held before.
         for first_row in range(0, most if width == inputs[0] else 1, together):

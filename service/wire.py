@@ -7,8 +7,10 @@ from dragoman.service.results import (
     EmbedResult,
     FinishReason,
     ModelInfo,
+    ModelMemory,
     Pivot,
     Pooling,
+    ProcessMemory,
     ServerInfo,
     ServerLimits,
     Timings,
@@ -119,6 +121,7 @@ def info_response(info: ServerInfo) -> pb.GetInfoResponse:
                 max_source_characters=each.max_source_characters,
                 embedding_dimension=each.embedding_dimension,
                 threads=each.threads,
+                memory=_model_memory_message(each.memory),
             )
             for each in info.models
         ],
@@ -127,6 +130,10 @@ def info_response(info: ServerInfo) -> pb.GetInfoResponse:
         resident_memory_bytes=info.resident_memory_bytes,
         limits=_limits_message(info.limits),
         pivot_language=info.pivot_language,
+        memory=pb.ProcessMemory(
+            libraries_bytes=info.memory.libraries,
+            interpreter_bytes=info.memory.interpreter,
+        ),
     )
 
 
@@ -147,6 +154,7 @@ def server_info(message: pb.GetInfoResponse) -> ServerInfo:
                 max_source_characters=each.max_source_characters,
                 embedding_dimension=each.embedding_dimension,
                 threads=each.threads,
+                memory=_model_memory(each.memory),
             )
             for each in message.models
         ),
@@ -155,6 +163,32 @@ def server_info(message: pb.GetInfoResponse) -> ServerInfo:
         resident_memory_bytes=message.resident_memory_bytes,
         limits=_limits(message.limits),
         pivot_language=message.pivot_language,
+        memory=ProcessMemory(
+            libraries=message.memory.libraries_bytes,
+            interpreter=message.memory.interpreter_bytes,
+        ),
+    )
+
+
+def _model_memory_message(memory: ModelMemory) -> pb.ModelMemory:
+    return pb.ModelMemory(
+        weights_bytes=memory.weights,
+        buffers_bytes=memory.buffers,
+        working_bytes=memory.working,
+        cache_reserved_bytes=memory.cache_reserved,
+        cache_resident_bytes=memory.cache_resident,
+        cache_used_bytes=memory.cache_used,
+    )
+
+
+def _model_memory(message: pb.ModelMemory) -> ModelMemory:
+    return ModelMemory(
+        weights=message.weights_bytes,
+        buffers=message.buffers_bytes,
+        working=message.working_bytes,
+        cache_reserved=message.cache_reserved_bytes,
+        cache_resident=message.cache_resident_bytes,
+        cache_used=message.cache_used_bytes,
     )
 
 

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from dragoman.service.engine.budget import Costs, Side
 from dragoman.service.engine.runner import Memory, MemoryRefusedError, RowInput
 from dragoman.service.engine.scheduler import Step
 
@@ -115,8 +116,21 @@ class FakeRunner:
 
     def memory(self) -> Memory:
         return Memory(
-            weights=1000, cache_reserved=200, cache_used=50, buffers=30, source_positions=16, output_positions=24
+            weights=1000,
+            cache_reserved=200,
+            cache_resident=100,
+            cache_used=50,
+            buffers=30,
+            working=20,
+            source_positions=16,
+            output_positions=24,
         )
+
+    def costs(self) -> Costs:
+        return Costs(Side((16, 24, 32, 48, 64), 10, 2), Side((16, 24, 32, 48, 64), 20, 2))
+
+    def most_working(self) -> int:
+        return 100
 
     def _step_row(self, row: int, fed: RowInput) -> Step:
         source = self._sources[row]

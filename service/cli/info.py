@@ -23,7 +23,11 @@ def describe(server: ServerInfo) -> str:
     rows = [
         ("server", server.server_version),
         ("ONNX Runtime", server.runtime_version),
-        ("resident memory", f"{server.resident_memory_bytes / MIB:.0f} MiB"),
+        ("resident memory", _mib(server.resident_memory_bytes)),
+        ("of that, libraries", _mib(server.memory.libraries)),
+        ("Python, gRPC", f"{_mib(server.memory.interpreter)}, with the runtime, before the first model"),
+        ("all models", _mib(sum(model.memory.resident for model in server.models))),
+        ("sum of the parts", _mib(server.explained_memory_bytes)),
         ("largest request", f"{limits.message_bytes} bytes, {limits.texts} texts, {limits.metadata_bytes} of metadata"),
         ("largest answer", f"{limits.answer_bytes} bytes of vectors"),
         (
@@ -39,6 +43,7 @@ def describe(server: ServerInfo) -> str:
 
 
 def _model_rows(model: ModelInfo) -> list[tuple[str, str]]:
+    memory = model.memory
     return [
         ("model", model.name),
         ("version", model.version),
@@ -51,4 +56,16 @@ def _model_rows(model: ModelInfo) -> list[tuple[str, str]]:
         ("longest source", f"{model.max_source_tokens} tokens, {model.max_source_characters} characters"),
         ("longest output", f"{model.max_output_tokens} tokens"),
         ("embedding", f"{model.embedding_dimension} numbers"),
+        ("weights", f"{_mib(memory.weights)} of the file"),
+        ("buffers", f"{_mib(memory.buffers)}, with weights in the runtime's own layout"),
+        ("working memory", _mib(memory.working)),
+        (
+            "cache",
+            f"{_mib(memory.cache_reserved)} reserved, {_mib(memory.cache_resident)} resident, "
+            f"{_mib(memory.cache_used)} used",
+        ),
     ]
+
+
+def _mib(count: int) -> str:
+    return f"{count / MIB:.1f} MiB"

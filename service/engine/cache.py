@@ -1,5 +1,7 @@
 """Cache memory: slots for rows, with a capacity that grows along a short ladder."""
 
+import math
+import mmap
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -7,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.export.graphs import DType, padded_width
+from dragoman.service.engine.budget import Side
+from dragoman.service.resident import touched_bytes
 
 
 def ladder(limit: int) -> tuple[int, ...]:
@@ -29,7 +33,9 @@ def rung(rungs: Sequence[int], needed: int) -> int:
 class SlotCache:
     """Arrays [slots, heads, capacity, head], one a name, that grow together.
 
-    They are parts of one block of memory, so that a row is moved or cleared in all of them at once.
+    They are parts of one block of memory, so that a row is moved or cleared in all of them at once. The block is
+    mapped, and not the allocator's: what was never touched is not resident, and what is let go is the system's at once.
+    It is shared memory, though nobody shares it, since the kernel counts that by itself.
 
     Cells are zero until they are written: a cell beyond a row's length is multiplied by a weight of 0, which a NaN
     would survive.
@@ -42,7 +48,7 @@ class SlotCache:
         self._head_width = head_width
         self._dtype = dtype
         self._rungs = ladder(limit)
-        self._block = self._zeros(self._rungs[0])
+        self._renew(self._rungs[0])
 
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -60,15 +66,28 @@ class SlotCache:
         return self._block.nbytes
 
     @property
+    def resident_bytes(self) -> int:
+        """The part of them that was touched, and is resident."""
+        block = self._block
+        return touched_bytes(block.ctypes.data, block.nbytes) if block.nbytes else 0
+
+    @property
     def bytes_per_position(self) -> int:
         """Bytes that one position of one slot takes in all arrays."""
         return self.nbytes // (self._slots * self.capacity)
+
+    @property
+    def side(self) -> Side:
+        """What its rows take, for a budget."""
+        # Where the system gives nothing back, the old block and the new one are there together.
+        arrays = len(self._names) if hasattr(mmap, "MADV_REMOVE") else 1
+        return Side(self._rungs, self.bytes_per_position, arrays)
 
     def shrink(self) -> bool:
         """Fall back to the lowest rung, where nothing is held any more. True if it was on a higher one."""
         if self.capacity == self._rungs[0]:
             return False
-        self._block = self._zeros(self._rungs[0])
+        self._renew(self._rungs[0])
         return True
 
     def fit(self, positions: int, rows: int) -> bool:
@@ -80,9 +99,12 @@ class SlotCache:
         if capacity <= self.capacity < 2 * capacity:
             return False
         held = min(self.capacity, capacity)
-        block = self._zeros(capacity)
-        block[:, :rows, :, :held] = self._block[:, :rows, :, :held]
-        self._block = block
+        block, memory = self._block, self._memory
+        self._renew(capacity)
+        for place in range(len(self._names)):
+            self._block[place, :rows, :, :held] = block[place, :rows, :, :held]
+            # Array by array, so that the old block and the new one are never resident together.
+            _let_go(memory, block.nbytes * place // len(self._names), block.nbytes * (place + 1) // len(self._names))
         return True
 
     def move(self, source: int, target: int) -> None:
@@ -93,5 +115,20 @@ class SlotCache:
         """Zero a slot."""
         self._block[:, slot] = 0.0
 
-    def _zeros(self, capacity: int) -> NDArray[Any]:
-        return np.zeros((len(self._names), self._slots, self._heads, capacity, self._head_width), self._dtype)
+    def _renew(self, capacity: int) -> None:
+        shape = (len(self._names), self._slots, self._heads, capacity, self._head_width)
+        count = math.prod(shape)
+        try:
+            # At least a byte: a model that only embeds has no arrays.
+            self._memory = mmap.mmap(-1, max(1, count * np.dtype(self._dtype).itemsize))
+        except OSError as error:
+            raise MemoryError(f"no memory for a cache of {shape}") from error
+        # The array keeps the mapping, and the last view of it ends both.
+        self._block: NDArray[Any] = np.frombuffer(self._memory, self._dtype, count).reshape(shape)
+
+
+def _let_go(memory: mmap.mmap, start: int, end: int) -> None:
+    """Give the pages back that lie between two bytes, where the system can."""
+    start, end = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE, end // mmap.PAGESIZE * mmap.PAGESIZE
+    if start < end and hasattr(mmap, "MADV_REMOVE"):
+        memory.madvise(mmap.MADV_REMOVE, start, end - start)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as Row
 from dataclasses import dataclass
 
+from dragoman.service.engine.budget import Budget
 from dragoman.service.engine.lane import Hall, Lane, Observer
 from dragoman.service.engine.queue import Queue
 from dragoman.service.engine.runner import Memory, Runner
@@ -48,10 +49,10 @@ class Engine:
             for scheduler, runner in zip(self._hall.schedulers, runners, strict=True)
         ]
 
-    def start(self, ended: Callable[[], None] = lambda: None) -> None:
-        """Start the lanes. Whatever ends one ends all; `ended` is the last that each of them calls."""
+    def start(self, ended: Callable[[], None] = lambda: None, began: Callable[[], None] = lambda: None) -> None:
+        """Start the lanes. Whatever ends one ends all; `began` is the first that each calls, and `ended` the last."""
         for lane in self._lanes:
-            lane.start(ended)
+            lane.start(ended, began)
 
     def stop(self) -> None:
         """Fail what is still there with StoppedError, and end the lanes."""
@@ -71,22 +72,42 @@ class Engine:
             self._hall.queue.submit(sequences, self.clock())
             self._hall.changed.notify_all()
 
+    def look(self, deadline: float | None, decoded: bool) -> None:
+        """Raise TooSlowError where a request as they are of late, `decoded` or not, would be refused; any thread."""
+        with self._hall.changed:
+            self._hall.queue.look(deadline, self.clock(), decoded)
+
     def load(self) -> Load:
         """What there is to do now; any thread may call it."""
         with self._hall.changed:
             return Load(len(self._hall.queue), self._hall.queue.tokens, self._hall.active_rows)
 
     def memory(self) -> Memory:
-        """What the runners hold now, who share their weights; any thread may call it. Positions are the most of any."""
+        """What the runners hold now; any thread may call it.
+
+        They share weights and working memory. Positions are the most of any.
+        """
         held = [runner.memory() for runner in self._runners]
         return Memory(
             weights=max(each.weights for each in held),
             cache_reserved=sum(each.cache_reserved for each in held),
+            cache_resident=sum(each.cache_resident for each in held),
             cache_used=sum(each.cache_used for each in held),
             buffers=sum(each.buffers for each in held),
+            working=max(each.working for each in held),
             source_positions=max(each.source_positions for each in held),
             output_positions=max(each.output_positions for each in held),
         )
+
+    def bound_memory(self, limit: float) -> None:
+        """Let the batches of all lanes together take no more than `limit` bytes; one text runs in any case."""
+        with self._hall.changed:
+            for scheduler, runner in zip(self._hall.schedulers, self._runners, strict=True):
+                scheduler.budget = Budget(limit / self.lanes, runner.costs(), runner.most_working)
+
+    def least_memory(self, source: int, output: int) -> float:
+        """Bytes for one text in each lane, of so many tokens of source and output at most."""
+        return sum(runner.costs().cache_bytes(1, source, output) + runner.most_working() for runner in self._runners)
 
     def busy_seconds(self) -> float:
         """How long the runner that is slowest now has been at what it does, 0 if none does anything; any thread."""

@@ -56,12 +56,23 @@ class Queue:
             sequence.times = replace(sequence.times, submitted=now)
             self._add(sequence)
 
+    def look(self, deadline: float | None, now: float, decoded: bool) -> None:
+        """Raise TooSlowError if a sequence as they are of late, `decoded` or not, would come too late for `deadline`.
+
+        What really is asked may be shorter; this is for whoever cannot know yet, and must not spend time to learn it.
+        """
+        if self._waiting:
+            self._check_forecast(self.tokens, self.pace.usual_source if decoded else 0, deadline, now)
+
     def _check_deadline(self, sequences: Row[Sequence], now: float) -> None:
         """Raise TooSlowError if the last of a request's sequences, or its longest, would be late."""
         deadline = sequences[-1].deadline
         before = self.tokens + sum(sequence.cost for sequence in sequences[:-1])
         longest = max(len(sequence.source) if sequence.max_output else 0 for sequence in sequences)
-        forecast = self.pace.forecast(before, longest)
+        self._check_forecast(before, longest, deadline, now)
+
+    def _check_forecast(self, before: int, source_tokens: float, deadline: float | None, now: float) -> None:
+        forecast = self.pace.forecast(before, source_tokens)
         if forecast is not None and deadline is not None and now + forecast > deadline:
             raise TooSlowError(now + forecast - deadline)
 

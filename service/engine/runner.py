@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from dragoman.service.engine.budget import Costs
 from dragoman.service.engine.scheduler import Step
 
 
@@ -27,10 +28,14 @@ class Memory:
     weights: int
     cache_reserved: int
     """Allocated for rows, in use or not."""
+    cache_resident: int
+    """The part of it that rows have touched, now or before: the rest takes no memory yet."""
     cache_used: int
     """The part of it that holds tokens of running rows."""
     buffers: int
     """Everything else that it allocated for inputs and outputs."""
+    working: int
+    """What runs have taken since memory was last given back."""
     source_positions: int
     """Tokens of a source that each row has room for now."""
     output_positions: int
@@ -67,3 +72,9 @@ class Runner(Protocol):
 
     def memory(self) -> Memory:
         """What is held now."""
+
+    def costs(self) -> Costs:
+        """What rows take in the caches."""
+
+    def most_working(self) -> int:
+        """The most bytes that runs have taken so far; any thread may call it."""

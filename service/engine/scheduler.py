@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from dragoman.service.engine.buckets import bucket
+from dragoman.service.engine.budget import Budget
 from dragoman.service.engine.queue import Queue
 from dragoman.service.engine.repetition import Repetition
 from dragoman.service.engine.sequence import Finish, Sequence
@@ -92,8 +93,12 @@ class Scheduler:
         self._queue = queue
         self._end_ids = frozenset(end_ids)
         self._forced_end_id = forced_end_id
+        self.budget: Budget | None = None
+        """What bounds the memory of the rows, if anything does."""
         self._rows: list[Sequence] = []
         self._embedding: list[Sequence] = []
+        self._occupied = 0
+        """Tokens that the rows could come to occupy when sequences were last admitted."""
         self._most_rows = limits.rows
         self._relief = math.inf
         self._steps = limits.admission_steps
@@ -131,18 +136,15 @@ class Scheduler:
         first_row = len(self._rows)
         if first_row and self._steps < self._limits.admission_steps:
             return Admission((), (), first_row)
-        occupied = sum(sequence.cost for sequence in self._rows)
+        occupied = before = sum(sequence.cost for sequence in self._rows)
         encoded = 0
         while self._queue and first_row + len(embed) + len(insert) < share:
             head = self._queue.head
             encoded += len(head.source)
             if (embed or insert) and encoded > self._limits.encode_tokens:
                 break
-            if head.max_output:
-                # A sequence larger than the whole budget still runs, alone.
-                rows = first_row + len(insert)
-                if rows >= self._most_rows or (rows and occupied + head.cost > self._limits.tokens):
-                    break
+            if head.max_output and not self._fits(head, (*self._rows, *insert), occupied):
+                break
             self._queue.take()
             head.times = replace(head.times, admitted=now)
             if head.max_output:
@@ -151,7 +153,10 @@ class Scheduler:
             else:
                 embed.append(head)
         if embed or insert:
-            self._queue.pace.admitted(sum(each.cost for each in (*embed, *insert)), len(self._queue) > 0, now)
+            # What only fills rows that were free says nothing of how fast rows become free.
+            drained = self._occupied - before + sum(each.cost for each in embed)
+            self._occupied = occupied
+            self._queue.pace.drained(drained, len(self._queue) > 0, now)
         for admitted in (embed, insert):
             admitted.sort(key=bucket)
         self._rows += insert
@@ -197,6 +202,7 @@ class Scheduler:
         wasted = sum(len(sequence.tokens) for sequence in back)
         removal = self._take_out(back.__contains__, clear=True)
         for sequence in back:
+            self._occupied -= sequence.cost
             sequence.restart()
         self._queue.put_back(sorted(back, key=lambda sequence: sequence.times.submitted))
         self._most_rows = max(1, len(self._rows))
@@ -220,6 +226,19 @@ class Scheduler:
             else:
                 sequence.end(reason, now)
         return everything
+
+    def _fits(self, head: Sequence, beside: Row[Sequence], occupied: int) -> bool:
+        """Whether `head` can run `beside` others, which may come to occupy so many tokens."""
+        if not beside:
+            # A sequence larger than every budget still runs, alone.
+            return True
+        if len(beside) >= self._most_rows or occupied + head.cost > self._limits.tokens:
+            return False
+        if self.budget is None:
+            return True
+        together = (*beside, head)
+        source = max(len(sequence.source) for sequence in together)
+        return self.budget.holds(len(together), source, max(sequence.positions for sequence in together))
 
     def _take(self, sequence: Sequence, step: Step, now: float) -> None:
         """Add a token to an output, and end the output if it is its last."""

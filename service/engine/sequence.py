@@ -90,9 +90,14 @@ class Sequence:
     """Called by `cancel`, on its thread: whoever holds the sequence would otherwise have to ask again and again."""
 
     @property
+    def positions(self) -> int:
+        """Tokens that it may come to occupy beside its source: its longest output with what is fed before."""
+        return max(0, len(self.prompt) - 1) + self.max_output
+
+    @property
     def cost(self) -> int:
-        """Tokens that it may come to occupy: its source, and its longest output with what is fed before."""
-        return len(self.source) + max(0, len(self.prompt) - 1) + self.max_output
+        """Tokens that it may come to occupy in all."""
+        return len(self.source) + self.positions
 
     @property
     def next_fed(self) -> int:

@@ -32,7 +32,7 @@ MEMORY = Dashboard(
                 ),
                 number(
                     "Weights",
-                    "The model's weights, as they lie in the bundle.",
+                    "Of the models' files of weights, what is resident; the runtime's own copies are buffers.",
                     "bytes",
                     'sum(dragoman_memory_bytes{$MODEL,part="weights"})',
                     width=6,
@@ -77,21 +77,25 @@ MEMORY = Dashboard(
             "The engine",
             (
                 Panel(
-                    "What the engine holds",
-                    "Weights as they lie in the bundle, cache as allocated, buffers for inputs and outputs. Not the "
-                    "runtime's own working memory, of which it gives no figures.",
+                    "Where memory goes",
+                    "Each part measured by itself; together about what the kernel counts. Buffers are what loading a "
+                    "model took besides its weights; working is what runs have taken of late; interpreter is all that "
+                    "was allocated before the first model.",
                     "bytes",
                     (
                         Query(
-                            'sum by (part) (dragoman_memory_bytes{$MODEL,part=~"weights|cache_reserved|buffers"})',
+                            "sum by (part) (dragoman_memory_bytes"
+                            '{$MODEL,part=~"weights|buffers|working|cache_resident"})',
                             "{{part}}",
                         ),
+                        Query("sum by (part) (dragoman_process_memory_bytes{$SERVER})", "{{part}}"),
                     ),
                     stacked=True,
                 ),
                 Panel(
-                    "The cache: reserved and used",
-                    "It grows with the longest running text, and falls back when the server rests.",
+                    "The cache: reserved, resident and used",
+                    "It grows with the longest running text, and falls back when the server rests. Only what rows have "
+                    "touched is resident.",
                     "bytes",
                     (Query('sum by (part) (dragoman_memory_bytes{$MODEL,part=~"cache_.*"})', "{{part}}"),),
                 ),

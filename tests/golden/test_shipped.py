@@ -181,3 +181,14 @@ def test_a_file_comes_out_line_for_line(server: Served, tmp_path: Path) -> None:
     translated = (tmp_path / "out.txt").read_text().splitlines()
     assert len(translated) == len(sources)
     assert translated[:5] == command("translate", "--to", "fr", "--address", server.address, *sources[:5]).splitlines()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what is resident")
+def test_the_parts_of_its_memory_come_to_what_the_kernel_counts(bundle: Bundle) -> None:
+    with serving(bundle, "--no-verify") as served, Client(served.address, timeout_seconds=60) as client:
+        rested = client.info()
+        client.translate([SENTENCE] * 32)
+        used = client.info()
+    for info in (rested, used):
+        assert abs(info.explained_memory_bytes / info.resident_memory_bytes - 1) < 0.1
+    assert used.models[0].memory.cache_resident > 0

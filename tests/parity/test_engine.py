@@ -57,6 +57,15 @@ def run(engine: Engine, asked: Sequence[tuple[Source, int]], prompt: tuple[int, 
     return texts
 
 
+class Batches(Silent):
+    """Knows the largest batch."""
+
+    most = 0
+
+    def stepped(self, rows: int, seconds: float) -> None:
+        self.most = max(self.most, rows)
+
+
 def failing_once(call: Callable[..., Any], at: int) -> Callable[..., Any]:
     """`call`, the `at`-th time of which raises after all its work is done."""
     calls = itertools.count(1)
@@ -148,7 +157,8 @@ def test_a_run_that_fails_half_way_changes_no_token_and_no_score(
 ) -> None:
     runner = runner_of(bundle, 6)
     runner._decoder = types.SimpleNamespace(run_with_iobinding=failing_once(runner._decoder.run_with_iobinding, at))
-    runner._encoder = types.SimpleNamespace(run=failing_once(runner._encoder.run, 1 + at % 2))
+    whole = runner._encoder.run_with_ort_values
+    runner._encoder = types.SimpleNamespace(run_with_ort_values=failing_once(whole, 1 + at % 2))
     asked = [(source, 40) for source in sources(12, seed=at)]
     engine = start(bundle, runner, 6)
     try:
@@ -158,6 +168,25 @@ def test_a_run_that_fails_half_way_changes_no_token_and_no_score(
     for text, output in zip(found, decode_of(decoder, asked), strict=True):
         assert tuple(text.tokens) == output.tokens
         assert text.log_prob == sum(output.log_probs)
+
+
+def test_under_a_memory_budget_fewer_run_together_and_no_token_changes(bundle: Bundle, decoder: GraphDecoder) -> None:
+    runner = runner_of(bundle, 8)
+    asked = [(source, 60) for source in sources(12, longest=12, seed=3)]
+    engine = start(bundle, runner, 8)
+    run(engine, asked)
+    seen = Batches()
+    limited = Engine([runner], engine.limits, bundle.manifest.decoding.end_ids, seen)
+    engine.stop()
+    limited.bound_memory(3 * runner.costs().cache_bytes(1, 12, 60) + runner.most_working())
+    limited.start()
+    try:
+        found = run(limited, asked)
+    finally:
+        limited.stop()
+    for text, output in zip(found, decode_of(decoder, asked), strict=True):
+        assert tuple(text.tokens) == output.tokens
+    assert seen.most == 3
 
 
 def test_states_are_the_encoders_whatever_is_beside(engine: Engine, decoder: GraphDecoder) -> None:

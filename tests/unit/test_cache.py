@@ -1,9 +1,15 @@
 """Slots that grow and shrink with what the rows need."""
 
+import sys
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dragoman.service.engine.cache import SlotCache, ladder, rung
+
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what is resident")
 
 
 def cache(limit: int = 200) -> SlotCache:
@@ -61,3 +67,75 @@ def test_memory_follows_the_capacity() -> None:
     slots.fit(64, rows=0)
     assert slots.nbytes == 4 * small
     assert slots.bytes_per_position == 2 * 2 * 3 * np.dtype(np.float32).itemsize
+
+
+def wide() -> SlotCache:
+    """Each array takes many pages."""
+    return SlotCache(["key", "value"], slots=8, heads=4, head_width=64, limit=256, dtype="float32")
+
+
+@on_linux
+def test_what_was_never_touched_is_not_resident() -> None:
+    slots = wide()
+    assert slots.resident_bytes == 0
+    slots.arrays["key"][:2] = 1.0
+    assert slots.resident_bytes == slots.nbytes // 8
+
+
+@on_linux
+def test_while_it_grows_the_old_cells_are_given_back() -> None:
+    slots = wide()
+    before = slots.arrays
+    for array in before.values():
+        array[:] = 1.0
+    slots.fit(32, rows=8)
+    assert all((array[:, :, :16] == 1.0).all() for array in slots.arrays.values())
+    assert not any(array.any() for array in before.values()), "punched out: whoever reads them now reads zeros"
+
+
+@on_linux
+def test_at_rest_nothing_is_resident_of_what_had_grown() -> None:
+    slots = wide()
+    slots.fit(256, rows=8)
+    slots.arrays["value"][:] = 1.0
+    assert slots.shrink()
+    assert slots.resident_bytes == 0
+
+
+def test_a_cache_of_no_arrays_takes_nothing() -> None:
+    """A model that only embeds has none."""
+    slots = SlotCache([], slots=4, heads=2, head_width=3, limit=20, dtype="float32")
+    assert (slots.nbytes, slots.resident_bytes, slots.arrays) == (0, 0, {})
+
+
+ROWS = st.integers(0, 3)
+EVENTS = st.one_of(
+    st.tuples(st.just("fit"), st.integers(1, 200), st.integers(0, 4)),
+    st.tuples(st.just("write"), ROWS, st.integers(0, 199)),
+    st.tuples(st.just("move"), ROWS, ROWS),
+    st.tuples(st.just("clear"), ROWS, ROWS),
+    st.tuples(st.just("shrink"), ROWS, ROWS),
+)
+
+
+@settings(max_examples=100, deadline=None, derandomize=True, database=None)
+@given(st.lists(EVENTS, max_size=30))
+def test_cells_are_what_was_written_or_zero(events: list[tuple[str, int, int]]) -> None:
+    """Held against a table that is as wide as the longest capacity from the start."""
+    slots, table = cache(), np.zeros((4, 200), np.float32)
+    for number, (what, first, second) in enumerate(events, start=1):
+        if what == "fit" and slots.fit(first, rows=second):
+            table[second:] = 0
+            table[:, slots.capacity :] = 0
+        elif what == "write" and second < slots.capacity:
+            slots.arrays["value"][first, :, second] = table[first, second] = number
+        elif what == "move":
+            slots.move(first, second)
+            table[second] = table[first]
+        elif what == "clear":
+            slots.clear(first)
+            table[first] = 0
+        elif what == "shrink" and slots.shrink():
+            table[:] = 0
+        assert (slots.arrays["value"] == table[:, None, : slots.capacity, None]).all()
+        assert not slots.arrays["key"].any()

@@ -378,7 +378,14 @@ def test_a_lane_that_hangs_leaves_its_work_to_no_one_and_all_other_work_to_the_r
 
 def test_memory_is_that_of_all_lanes_but_they_share_their_weights(lanes: Engine) -> None:
     assert lanes.memory() == Memory(
-        weights=1000, cache_reserved=400, cache_used=100, buffers=60, source_positions=16, output_positions=24
+        weights=1000,
+        cache_reserved=400,
+        cache_resident=200,
+        cache_used=100,
+        buffers=60,
+        working=20,
+        source_positions=16,
+        output_positions=24,
     )
 
 

@@ -19,6 +19,7 @@ from dragoman.service.metrics import (
     Metrics,
     ModelMetrics,
 )
+from dragoman.service.results import ModelMemory, ProcessMemory
 from tests.fake_runner import END, START, FakeRunner
 
 CORE = {
@@ -48,6 +49,7 @@ CORE = {
     "dragoman_queue_sequences",
     "dragoman_active_rows",
     "dragoman_memory_bytes",
+    "dragoman_process_memory_bytes",
     "dragoman_model_load_seconds",
     "dragoman_warmup_seconds",
     "grpc_server_started_total",
@@ -198,10 +200,20 @@ def test_gauges_are_read_from_the_engine(registry: CollectorRegistry, model: Mod
     assert value(registry, "dragoman_queue_sequences") == 3
     assert value(registry, "dragoman_queue_tokens") == 33
     assert value(registry, "dragoman_active_rows") == 0
-    memory = {part: value(registry, "dragoman_memory_bytes", part=part) for part in ("weights", "cache_used")}
-    assert memory == {"weights": 1000, "cache_used": 50}
     positions = {cache: value(registry, "dragoman_cache_positions", cache=cache) for cache in ("source", "output")}
     assert positions == {"source": 16, "output": 24}
+
+
+def test_memory_is_told_part_by_part(registry: CollectorRegistry, metrics: Metrics, model: ModelMetrics) -> None:
+    model.held(ModelMemory(weights=1, buffers=2, working=3, cache_reserved=6, cache_resident=5, cache_used=4))
+    metrics.held(ProcessMemory(libraries=7, interpreter=8))
+    parts = ("weights", "buffers", "working", "cache_used", "cache_resident", "cache_reserved")
+    assert [value(registry, "dragoman_memory_bytes", part=part) for part in parts] == [1, 2, 3, 4, 5, 6]
+    rest = [
+        registry.get_sample_value("dragoman_process_memory_bytes", {"part": part})
+        for part in ("libraries", "interpreter")
+    ]
+    assert rest == [7, 8]
 
 
 def test_what_is_full_is_known_from_its_limit(registry: CollectorRegistry, model: ModelMetrics) -> None:

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -6,7 +8,9 @@ from dragoman.service.results import (
     EmbedResult,
     FinishReason,
     ModelInfo,
+    ModelMemory,
     Pooling,
+    ProcessMemory,
     ServerInfo,
     ServerLimits,
     Timings,
@@ -65,7 +69,9 @@ def test_an_embedding_comes_through(values: np.ndarray, tokens: tuple[Token, ...
 
 def test_the_server_s_description_comes_through() -> None:
     model = ModelInfo("en-fr", "0123", "transformer", ("en",), ("fr", "de"), "float32", "CPU", 24, 48, 200, 256, 2)
-    info = ServerInfo((model,), "0.1.0", "1.32.0", 123456789, ServerLimits(1, 2, 3, 4, 5, 6, 7, 8))
+    model = replace(model, memory=ModelMemory(1, 2, 3, 4, 5, 6))
+    limits = ServerLimits(1, 2, 3, 4, 5, 6, 7, 8)
+    info = ServerInfo((model,), "0.1.0", "1.32.0", 123456789, limits, "en", ProcessMemory(7, 8))
     assert server_info(pb.GetInfoResponse.FromString(info_response(info).SerializeToString())) == info
 
 

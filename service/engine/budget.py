@@ -1,0 +1,54 @@
+"""What the rows of a batch take, and whether that is within bounds. Pure arithmetic."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of a runner's two caches: of sources, or of outputs."""
+
+    rungs: tuple[int, ...]
+    """The capacities that it may have."""
+    position_bytes: int
+    """Of one position of one row, in all arrays."""
+    arrays: int
+    """Moved one by one where the capacity changes."""
+
+    def row_bytes(self, positions: int) -> float:
+        """The most that a row takes while the longest of all needs so many positions, the moment of moving included."""
+        needed = next((rung for rung in self.rungs if rung >= positions), self.rungs[-1])
+        # A cache shrinks only where half of it would do.
+        widest = max(rung for rung in self.rungs if rung < 2 * needed)
+        return widest * self.position_bytes * (1 + 1 / max(1, self.arrays))
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What a runner's rows take in its caches."""
+
+    sources: Side
+    outputs: Side
+
+    def cache_bytes(self, rows: int, source: int, output: int) -> float:
+        """Of `rows` whose longest source and longest output have so many tokens."""
+        return rows * (self.sources.row_bytes(source) + self.outputs.row_bytes(output))
+
+
+@dataclass(frozen=True)
+class Budget:
+    """A bound on what the batch of one runner takes."""
+
+    limit: float
+    """Bytes."""
+    costs: Costs
+    working: Callable[[], int]
+    """The most bytes that runs have taken so far."""
+
+    def needed(self, rows: int, source: int, output: int) -> float:
+        """Bytes for `rows` whose longest source and longest output have so many tokens."""
+        return self.costs.cache_bytes(rows, source, output) + self.working()
+
+    def holds(self, rows: int, source: int, output: int) -> bool:
+        """Whether such a batch is within the bound."""
+        return self.needed(rows, source, output) <= self.limit
