@@ -79,8 +79,9 @@ class Dragoman:
     Its bundle says whether the end token is suppressed.
     """
 
-    def __init__(self, bundle: Bundle, threads: int) -> None:
-        self._runner = OrtRunner(bundle, provider="cpu", threads=threads, max_rows=ROWS)
+    def __init__(self, bundle: Bundle, threads: int, provider: str = "cpu", rows: int = ROWS) -> None:
+        self._runner = OrtRunner(bundle, provider=provider, threads=threads, max_rows=rows)
+        self._rows = rows
         self._rules = bundle.manifest.decoding
 
     def steps(self, sources: Sequence[Sequence[int]], steps: int) -> list[list[int]]:
@@ -95,7 +96,7 @@ class Dragoman:
 
     def _engine(self) -> Offline:
         """Made anew each time, which takes no time, so that no thread outlives its race."""
-        return Offline([self._runner], self._rules, ROWS, scored=False)
+        return Offline([self._runner], self._rules, self._rows, scored=False)
 
 
 def prepare_ours(folder: Path, model: Transformer, rules: DecodingRules) -> dict[Key, Opener]:

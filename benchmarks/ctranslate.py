@@ -28,9 +28,11 @@ from dragoman.model.transformer import (
 class CTranslate2:
     """Greedy decoding by CTranslate2. See `Contender`."""
 
-    def __init__(self, folder: Path, rules: DecodingRules, precision: Precision, threads: int) -> None:
+    def __init__(
+        self, folder: Path, rules: DecodingRules, precision: Precision, threads: int, device: str = "cpu"
+    ) -> None:
         self._translator = ctranslate2.Translator(
-            str(folder), device="cpu", compute_type=precision, inter_threads=1, intra_threads=threads
+            str(folder), device=device, compute_type=precision, inter_threads=1, intra_threads=threads
         )
         # Whether the end token may come is said by the least length of each call.
         self._suppressed = [[str(token)] for token in rules.suppressed_ids if token not in rules.end_ids]

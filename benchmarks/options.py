@@ -38,12 +38,13 @@ def output_options(command: Command) -> Command:
 
 def finish(output: Path, section: str, figures: object, command: str, rounds: int) -> None:
     """Write the section, and print the whole table; a trial is written aside."""
-    measured_on = conditions(command, [name for name in DISTRIBUTIONS if _installed(name)], rounds)
+    measured_on = conditions(command, [name for name in DISTRIBUTIONS if installed(name)], rounds)
     folder = output if rounds >= LEAST_ROUNDS else output / "trial"
     click.echo(save(folder, section, figures, measured_on))
 
 
-def _installed(name: str) -> bool:
+def installed(name: str) -> bool:
+    """Whether there is a distribution of that name."""
     try:
         version(name)
     except PackageNotFoundError:

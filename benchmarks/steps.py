@@ -100,10 +100,10 @@ class Course:
         )
 
 
-def random_sources(measured: Measured) -> list[list[int]]:
-    """The same sources at each call, of SOURCE_TOKENS tokens with the end token."""
+def random_sources(measured: Measured, rows: int = ROWS) -> list[list[int]]:
+    """So many sources of SOURCE_TOKENS tokens with the end token; the same at each call, whatever `rows` is."""
     rng = np.random.default_rng(0)
-    body = rng.integers(4, measured.model.config.source_vocabulary, (ROWS, SOURCE_TOKENS - 1)).tolist()
+    body = rng.integers(4, measured.model.config.source_vocabulary, (rows, SOURCE_TOKENS - 1)).tolist()
     return [[*row, measured.rules.end_ids[0]] for row in body]
 
 

@@ -96,6 +96,8 @@ def call_fields(call: Call) -> Fields:
         fields |= _counts(call.response.translations)
         fields["output_tokens"] = sum(each.output_tokens for each in call.response.translations)
         fields |= _phases(call.response)
+        if call.response.HasField("pivot"):
+            fields |= {"pivot": call.response.pivot.language, "pivot_model": call.response.pivot.model}
     elif isinstance(call.response, pb.EmbedResponse):
         fields |= _counts(call.response.embeddings)
         fields |= _phases(call.response)
@@ -126,6 +128,8 @@ def _texts(call: Call) -> Fields:
         found["sources"] = list(call.request.texts)
     if isinstance(call.response, pb.TranslateResponse):
         found["translations"] = [each.text for each in call.response.translations]
+        if call.response.HasField("pivot"):
+            found["pivot_translations"] = [each.text for each in call.response.pivot.translations]
     return found
 
 

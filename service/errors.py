@@ -44,7 +44,7 @@ class ServiceError(Exception):
 class InvalidRequestError(ServiceError):
     """A request that can never be answered as it is."""
 
-    refusal = "bad_request"
+    refusal: ClassVar[str | None] = "bad_request"
 
     def __init__(self, field: str, fault: str) -> None:
         """`field` is as in the proto, with an index where it repeats: `texts[3]`; `fault` goes on the sentence."""
@@ -91,7 +91,9 @@ class UnknownModelError(ServiceError):
 
     def __init__(self, asked: str, offered: Sequence[str]) -> None:
         what = f"{quoted(asked)} is not known" if asked else "is missing"
-        self.fault = f"{what}; this server has {listed(offered)}"
+        self.offered = listed(offered)
+        """Names of models."""
+        self.fault = f"{what}; this server has {self.offered}"
         super().__init__(f"model {self.fault}")
 
 

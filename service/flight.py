@@ -1,6 +1,7 @@
 """From asyncio to the engine's thread and back: the sequences of one call, awaited together."""
 
 import asyncio
+import math
 from collections.abc import Callable
 from collections.abc import Sequence as Row
 from contextlib import suppress
@@ -75,6 +76,13 @@ class Flights:
             self._flights.discard(flight)
         return flight.sequences
 
+    def look(self, deadline: float | None, decoded: bool) -> None:
+        """Raise HopelessError where a call as they are of late, `decoded` or not, would be refused."""
+        try:
+            self._engine.look(deadline, decoded)
+        except TooSlowError as error:
+            raise _hopeless(error) from error
+
     def give_up(self, reason: str) -> None:
         """Make every call that waits for the engine fail with GivenUpError, whatever the engine does."""
         for flight in self._flights:
@@ -122,9 +130,14 @@ def _submit(engine: Engine, sequences: Row[Sequence]) -> None:
     except QueueFullError as error:
         raise OverloadedError(str(error)) from error
     except TooSlowError as error:
-        raise HopelessError(str(error), max(SHORTEST_RETRY_SECONDS, error.late_seconds)) from error
+        raise _hopeless(error) from error
     except StoppedError as error:
         raise NotServingError(str(error)) from error
+
+
+def _hopeless(error: TooSlowError) -> HopelessError:
+    # In tenths: refusals that are alike are put into words once.
+    return HopelessError(str(error), max(SHORTEST_RETRY_SECONDS, math.ceil(10 * error.late_seconds) / 10))
 
 
 def _check(index: int, sequence: Sequence) -> None:

@@ -5,17 +5,24 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import grpc
-from google.protobuf.message import DecodeError
 
 from dragoman.service.call_log import Call, trace_context
-from dragoman.service.errors import InvalidRequestError, ModelFailedError, ServiceError, UnauthenticatedError
+from dragoman.service.errors import (
+    HopelessError,
+    InvalidRequestError,
+    ModelFailedError,
+    ServiceError,
+    UnauthenticatedError,
+)
 from dragoman.service.guard import Account, Guard
 from dragoman.service.lifecycle import Lifecycle
 from dragoman.service.metrics import MethodMetrics, Metrics
+from dragoman.service.readable import Parser, abort, parsed, readable
 from dragoman.service.status import CallStatus, status_of
 
 log = logging.getLogger(__name__)
@@ -25,6 +32,9 @@ UNEXPECTED = CallStatus(grpc.StatusCode.INTERNAL, "the server failed; its log sa
 LATE_SECONDS = 0.05
 """A call that is cancelled with less than this left ran into its deadline, which gRPC tells in no other way."""
 
+CROWDED_SECONDS = 0.5
+"""How long after a call was refused for what waits those that come are looked at before they are read."""
+
 OPEN_SERVICE = "/grpc.health.v1.Health/"
 """Whoever looks after the process has no token."""
 
@@ -32,7 +42,8 @@ Request = TypeVar("Request")
 Response = TypeVar("Response")
 Context = grpc.aio.ServicerContext[Any, Any]
 Handler = Callable[[Any, Context], Awaitable[Any]]
-Parser = Callable[[bytes], Any]
+Look = Callable[[float | None], None]
+"""Raises HopelessError where a call that has so many seconds left would be refused."""
 
 
 class CallInterceptor(grpc.aio.ServerInterceptor):
@@ -46,8 +57,12 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         lifecycle: Lifecycle,
         guard: Guard,
         told: Sequence[Callable[[Call], None]],
+        looks: Mapping[str, Look],
     ) -> None:
-        """`told` of each call that has ended, in that order, are these functions; they neither wait nor raise."""
+        """`told` of each call that has ended, in that order, are these functions; they neither wait nor raise.
+
+        `looks` are of those methods, by name, of which calls may be refused before they are read.
+        """
         self._lifecycle = lifecycle
         self._metrics = metrics
         self._guard = guard
@@ -55,6 +70,9 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         self._methods: Mapping[str, tuple[str, MethodMetrics]] = {
             f"/{service}/{method}": (method, MethodMetrics(metrics, service, method)) for method in methods
         }
+        self._looks = {f"/{service}/{method}": look for method, look in looks.items()}
+        self._crowded_until = 0.0
+        """By the monotonic clock: calls that come sooner are looked at first."""
 
     async def intercept_service(
         self,
@@ -63,8 +81,10 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
     ) -> "grpc.RpcMethodHandler[Request, Response] | None":
         """Part of grpc.aio.ServerInterceptor."""
         handler = await continuation(handler_call_details)
-        if handler is None or handler_call_details.method.startswith(OPEN_SERVICE):
-            return handler
+        if handler is None:
+            return None
+        if handler_call_details.method.startswith(OPEN_SERVICE):
+            return readable(handler)  # type: ignore[no-any-return]
         metadata = handler_call_details.invocation_metadata
         own = self._methods.get(handler_call_details.method)
         begin = None if own is None else partial(_Running, *own, trace_context(metadata), self._told)
@@ -73,42 +93,66 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         except UnauthenticatedError as error:
             return self._refusing(error, begin)
         if begin is None:
-            return handler
-        around = self._around(handler.unary_unary, handler.request_deserializer, begin, account)  # type: ignore[arg-type]
-        return grpc.unary_unary_rpc_method_handler(around, None, handler.response_serializer)
+            return readable(handler)  # type: ignore[no-any-return]
+        serialize = handler.response_serializer
+        asked = _Asked(handler.unary_unary, handler.request_deserializer, begin, account)  # type: ignore[arg-type]
+        look = self._looks.get(handler_call_details.method)
+        if look is not None and time.monotonic() < self._crowded_until:
+            return grpc.stream_stream_rpc_method_handler(self._at_the_door(asked, look), None, serialize)
+        return grpc.unary_unary_rpc_method_handler(self._around(asked), None, serialize)
 
-    def _around(self, answer: Handler, parse: Parser, begin: "Begin", account: Account | None) -> Handler:
+    def _around(self, asked: "_Asked") -> Handler:
         async def around(message: bytes, context: Context) -> Any:
-            call = begin()
-            # Counted before the caller is told, so that whoever has an answer finds it counted.
-            try:
-                response = await self._admitted(answer, parse, message, context, call, account)
-            except asyncio.CancelledError:
-                call.ended(_cancelled_code(context))
-                raise
-            except Exception as error:
-                status = self._status(error)
-                call.ended(status.code)
-                await _abort(context, status)
-            call.ended(grpc.StatusCode.OK, response)
-            return response
+            async def receive() -> bytes:
+                return message
+
+            return await self._answered(asked, receive, context)
 
         return around
 
+    def _at_the_door(self, asked: "_Asked", look: Look) -> Handler:
+        """The same where calls were just refused: one that will be as well is told so before its message is read.
+
+        For gRPC it is a method of many messages, since it reads the one of all others before anybody is asked.
+        """
+
+        async def around(messages: Any, context: Context) -> None:
+            async def receive() -> bytes:
+                look(context.time_remaining())
+                message: Any = await context.read()
+                if message is not grpc.aio.EOF:
+                    return message  # type: ignore[no-any-return]
+                if context.cancelled():
+                    raise asyncio.CancelledError
+                raise InvalidRequestError("request", "is missing")
+
+            await context.write(await self._answered(asked, receive, context))
+
+        return around
+
+    async def _answered(self, asked: "_Asked", receive: Callable[[], Awaitable[bytes]], context: Context) -> Any:
+        call = asked.begin()
+        # Counted before the caller is told, so that whoever has an answer finds it counted.
+        try:
+            response = await self._admitted(asked, receive, context, call)
+        except asyncio.CancelledError:
+            call.ended(_cancelled_code(context))
+            raise
+        except Exception as error:
+            status = self._status(error)
+            call.ended(status.code)
+            await abort(context, status)
+        call.ended(grpc.StatusCode.OK, response)
+        return response
+
     async def _admitted(
-        self,
-        answer: Handler,
-        parse: Parser,
-        message: bytes,
-        context: Context,
-        call: "_Running",
-        account: Account | None,
+        self, asked: "_Asked", receive: Callable[[], Awaitable[bytes]], context: Context, call: "_Running"
     ) -> Any:
         self._lifecycle.enter()
         try:
-            with nullcontext() if account is None else account.call():
-                call.request = _parsed(parse, message)
-                return await answer(call.request, context)
+            with nullcontext() if asked.account is None else asked.account.call():
+                call.request = parsed(asked.parse, await receive())
+                return await asked.answer(call.request, context)
         finally:
             self._lifecycle.leave()
 
@@ -122,7 +166,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             status = self._status(error)
             if call is not None:
                 call.ended(status.code)
-            await _abort(context, status)
+            await abort(context, status)
 
         handler: grpc.RpcMethodHandler[Request, Response] = grpc.stream_stream_rpc_method_handler(refuse)
         return handler
@@ -135,6 +179,8 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             log.error("%s", error, exc_info=error.__cause__)
         if error.refusal is not None:
             self._metrics.refuse(error.refusal)
+        if isinstance(error, HopelessError):
+            self._crowded_until = time.monotonic() + CROWDED_SECONDS
         return status_of(error)
 
 
@@ -168,22 +214,14 @@ class _Running:
 Begin = Callable[[], _Running]
 
 
-def _parsed(parse: Parser, message: bytes) -> Any:
-    # Here and not by gRPC, which would call it UNKNOWN, uncounted, with a traceback in the log.
-    try:
-        return parse(message)
-    except DecodeError as error:
-        raise InvalidRequestError(
-            "request", "cannot be read: it is damaged, or holds text that is not UTF-8"
-        ) from error
+@dataclass(frozen=True)
+class _Asked:
+    """What is known of a call before its message is read."""
 
-
-async def _abort(context: Context, status: CallStatus) -> NoReturn:
-    try:
-        await context.abort(status.code, status.message, status.metadata)
-    except grpc.aio.InternalError:
-        # The caller went away meanwhile, which gRPC would otherwise tell in a page of the log.
-        raise asyncio.CancelledError from None
+    answer: Handler
+    parse: Parser
+    begin: Begin
+    account: Account | None
 
 
 def _cancelled_code(context: Context) -> grpc.StatusCode:

@@ -4,6 +4,7 @@ import ctypes
 import os
 import resource
 import sys
+import threading
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -13,6 +14,10 @@ M_ARENA_MAX = -8
 """From glibc's malloc.h."""
 
 ARENAS = 2
+
+NICENESS = 5
+"""Of threads that compute, above what the process has: others then get three times as much of a processor, and soon."""
+LEAST_PRIORITY = 19
 
 
 def own_version() -> str:
@@ -42,6 +47,17 @@ def give_back_memory() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
     if trim is not None:
         trim(0)
+
+
+def give_way() -> None:
+    """Let the thread that calls this have less of a processor than others of the process that want it.
+
+    So calls are taken in, refused and answered in time by a process that computes all the time, and health is told.
+    Nothing is done where threads have no priority of their own.
+    """
+    if sys.platform == "linux":
+        own = threading.get_native_id()
+        os.setpriority(os.PRIO_PROCESS, own, min(LEAST_PRIORITY, os.getpriority(os.PRIO_PROCESS, own) + NICENESS))
 
 
 def resident_memory_bytes() -> int:

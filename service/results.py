@@ -85,6 +85,19 @@ class Embedding:
 
 
 @dataclass(frozen=True)
+class Pivot:
+    """Half the way of a call that went through a third language, by two models."""
+
+    language: str
+    """In between; BCP-47."""
+    model: str
+    """That translated into it."""
+    model_version: str
+    translations: tuple[Translation, ...]
+    """Into that language: one a text, in the order of the texts."""
+
+
+@dataclass(frozen=True)
 class TranslateResult:
     """The answer to a call of Translate."""
 
@@ -95,6 +108,9 @@ class TranslateResult:
     timings: Timings
     request_id: str = ""
     """As in the request."""
+    pivot: Pivot | None = None
+    """What lay in between, where two models were needed; then `model` is the second one, source tokens are those of the
+    first, an end is one of both, and a text was truncated where either cut it. A score is the second one's alone."""
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -213,6 +229,8 @@ class ServerInfo:
     resident_memory_bytes: int
     """Memory of the server process that is resident now."""
     limits: ServerLimits
+    pivot_language: str = ""
+    """Through which calls go where no model has their languages and two have them together; "" for none."""
     memory: ProcessMemory = ProcessMemory()
     """What it holds beside the models."""
 

@@ -42,9 +42,11 @@ from dragoman.service.call_log import CallLog
 from dragoman.service.engine.engine import Engine
 from dragoman.service.engine.lane import ENGINE
 from dragoman.service.engine.turns import Turns
+from dragoman.service.errors import HopelessError, UnknownLanguageError
 from dragoman.service.exposition import Exposition
 from dragoman.service.guard import Guard, TokenLimits
 from dragoman.service.interceptor import CallInterceptor
+from dragoman.service.languages import resolve_language
 from dragoman.service.lifecycle import Lifecycle, State
 from dragoman.service.loading import (
     LoadedModel,
@@ -60,7 +62,8 @@ from dragoman.service.loading import (
 from dragoman.service.memory import NvidiaDevices
 from dragoman.service.metrics import Metrics, ModelMetrics
 from dragoman.service.models import ServedModel
-from dragoman.service.process import give_back_memory, keep_memory_together
+from dragoman.service.process import give_back_memory, give_way, keep_memory_together
+from dragoman.service.rehearsal import rehearse
 from dragoman.service.replacement import Replacer
 from dragoman.service.results import ModelInfo
 from dragoman.service.servicer import METHODS, SERVICE, TranslationService
@@ -105,7 +108,7 @@ class Server:
         """It is ready when each of `manifests`, no two of one name, is there; `clock` is the engines', in seconds.
 
         Raises StartupError where there is no telling them apart, and where the settings' tokens or certificates are at
-        fault.
+        fault, or the pivot is a language of no model.
         """
         self._settings = settings
         self._clock = clock
@@ -115,6 +118,8 @@ class Server:
         self._devices = NvidiaDevices()
         self._metrics = Metrics(self.registry, self._devices.memory)
         _check_names(settings, manifests)
+        if settings.pivot:
+            _check_pivot(settings.pivot, manifests)
         self._guard = Guard(
             token_source(settings.tokens_file, os.environ),
             TokenLimits(settings.token_calls_per_second, settings.token_calls),
@@ -132,7 +137,7 @@ class Server:
         """Where memory goes."""
         self._metrics.before_scrape.append(self._tell_memory)
         self._turns = Turns(settings.lanes, clock, settings.run_timeout_seconds or math.inf)
-        self._service = TranslationService(self.models, server_limits(settings), self.account)
+        self._service = TranslationService(self.models, server_limits(settings), self.account, settings.pivot)
         self._health = health.aio.HealthServicer()
         self._traces = open_traces(settings)
         self._grpc = self._make_grpc()
@@ -179,16 +184,13 @@ class Server:
 
         Raises StartupError where the memory budget is too small for it.
         """
+        if self._settings.warmup_seconds:
+            await self._rehearse(model)
         manifest, settings = model.manifest, self._settings
-        name, rules, metrics = manifest.name, manifest.decoding, self._model_metrics[manifest.name]
-        share = self._turns.share(settings.weights.get(name, 1.0))
-        engine = Engine(model.runners, settings.limits, rules.end_ids, metrics, self._clock, rules.forced_end_id, share)
-        limits = CallLimits(settings.max_texts, settings.max_answer_bytes)
-        translator = Translator(manifest, model.tokenizer, engine, limits, metrics)
-        info = _model_info(manifest, model.provider, settings.compute_threads)
-        served = ServedModel(info, translator, engine, model.runtime_version, model.weights_file, model.held_bytes)
+        name, metrics = manifest.name, self._model_metrics[manifest.name]
+        served = self._made(model, metrics)
         self._share_memory({**self.models, name: served})
-        metrics.watch(engine)
+        metrics.watch(served.engine)
         metrics.loaded(
             manifest.version,
             manifest.family,
@@ -199,9 +201,9 @@ class Server:
             model.warmup_seconds,
             manifest.target_languages,
         )
-        engine.start(self._when_it_ends(served))
+        served.engine.start(self._when_it_ends(served), give_way)
         if settings.run_timeout_seconds:
-            looking = watch(engine.busy_seconds, settings.run_timeout_seconds, self._report_on(served))
+            looking = watch(served.engine.busy_seconds, settings.run_timeout_seconds, self._report_on(served))
             served.watching = self._keep(looking)
         former = self.models.get(name)
         self.models[name] = served
@@ -210,7 +212,7 @@ class Server:
         if self._lifecycle.state is State.STARTING and len(self.models) == len(self._model_metrics):
             self._lifecycle.move(State.SERVING)
         await self._tell_health()
-        return info
+        return served.info
 
     def replaced(self, name: str) -> None:
         """Another version of the model `name` has taken its place."""
@@ -241,16 +243,55 @@ class Server:
         for task in self._tasks:
             task.cancel()
 
+    def _made(self, model: LoadedModel, metrics: ModelMetrics) -> ServedModel:
+        """`model` with an engine, not yet started, that tells `metrics`."""
+        manifest, settings, rules = model.manifest, self._settings, model.manifest.decoding
+        share = self._turns.share(settings.weights.get(manifest.name, 1.0))
+        engine = Engine(model.runners, settings.limits, rules.end_ids, metrics, self._clock, rules.forced_end_id, share)
+        limits = CallLimits(settings.max_texts, settings.max_answer_bytes)
+        translator = Translator(manifest, model.tokenizer, engine, limits, metrics)
+        info = _model_info(manifest, model.provider, settings.compute_threads)
+        return ServedModel(info, translator, engine, model.runtime_version, model.weights_file, model.held_bytes)
+
+    async def _rehearse(self, model: LoadedModel) -> None:
+        manifest = model.manifest
+        unread = ModelMetrics(Metrics(CollectorRegistry()), manifest.name, manifest.target_languages)
+        trial = self._made(model, unread)
+        trial.engine.start()
+        try:
+            await rehearse(trial, server_limits(self._settings), self._settings.warmup_seconds)
+        except asyncio.CancelledError:
+            # A model that hangs does not keep the server from ending.
+            await _within(ENGINE_STOP_SECONDS, run_aside(trial.engine.stop))
+            raise
+        await run_aside(trial.engine.stop)
+        # What loading left would else be gone through in the middle of one of the first calls.
+        gc.collect()
+
     def _make_grpc(self) -> grpc.aio.Server:
         settings = self._settings
         calls = CallLog(settings.log_calls_per_second, settings.log_texts)
         told = (calls.note, self._traces.note)
-        around = CallInterceptor(SERVICE, METHODS, self._metrics, self._lifecycle, self._guard, told)
+        looks = {"Translate": partial(self._look, True), "Embed": partial(self._look, False)}
+        around = CallInterceptor(SERVICE, METHODS, self._metrics, self._lifecycle, self._guard, told, looks)
         server = grpc.aio.server(interceptors=[around], options=transport_options(settings))
         translation_pb2_grpc.add_TranslationServiceServicer_to_server(self._service, server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
         return server
+
+    def _look(self, decoded: bool, seconds_left: float | None) -> None:
+        """Raise HopelessError where every model there is would refuse a call that has so long left."""
+        hopeless = None
+        for model in self.models.values():
+            try:
+                model.translator.look(seconds_left, decoded)
+            except HopelessError as error:
+                hopeless = error
+            else:
+                return
+        if hopeless is not None:
+            raise hopeless
 
     def _share_memory(self, models: Mapping[str, ServedModel]) -> None:
         """Bound what each of `models` takes, once all are there. Raises StartupError where the budget is too small."""
@@ -409,6 +450,14 @@ def _check_names(settings: ServerSettings, manifests: Sequence[Manifest]) -> Non
     unknown = sorted(settings.weights.keys() - set(names))
     if unknown:
         raise StartupError(f"model_weights names {unknown[0]!r}, which is not served; there is {', '.join(names)}")
+
+
+def _check_pivot(pivot: str, manifests: Sequence[Manifest]) -> None:
+    known = sorted({each for what in manifests for each in (*what.source_languages, *what.target_languages)})
+    try:
+        resolve_language("pivot", pivot, known)
+    except UnknownLanguageError as error:
+        raise StartupError(f"pivot is {pivot!r}, a language of no model; there are {', '.join(known)}") from error
 
 
 def _say(lines: str) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -11,7 +12,8 @@ import grpc
 from dragoman.service.account import Account
 from dragoman.service.aside import run_aside
 from dragoman.service.errors import InvalidRequestError
-from dragoman.service.models import ServedModel, for_embedding, for_translation
+from dragoman.service.models import ServedModel, for_embedding
+from dragoman.service.pivot import route, translate_along
 from dragoman.service.process import own_version
 from dragoman.service.results import EmbedResult, ServerInfo, ServerLimits
 from dragoman.service.wire import embed_response, info_response, pooling_from, translate_response
@@ -33,14 +35,18 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class TranslationService(rpc.TranslationServiceServicer):
     """Answers with the models that there are when a call comes; raises ServiceError where it cannot."""
 
-    def __init__(self, models: Mapping[str, ServedModel], limits: ServerLimits, account: Account) -> None:
+    def __init__(
+        self, models: Mapping[str, ServedModel], limits: ServerLimits, account: Account, pivot: str = ""
+    ) -> None:
         """`models` by their names, in the order in which they are told; others may be put into it at any time.
 
-        `limits` are what GetInfo tells; others keep them. `account` knows where memory goes.
+        `limits` are what GetInfo tells; others keep them. `account` knows where memory goes; `pivot` is as in
+        `service.pivot`.
         """
         self._models = models
         self._limits = limits
         self._account = account
+        self._pivot = pivot
 
     async def Translate(  # noqa: N802
         self, request: pb.TranslateRequest, context: Context
@@ -48,8 +54,11 @@ class TranslationService(rpc.TranslationServiceServicer):
         """See the proto."""
         _check_request_id(request.request_id)
         source, target = request.source_language, request.target_language
-        with for_translation([*self._models.values()], request.model, source, target).answering() as translator:
-            result = await translator.translate(
+        models = route([*self._models.values()], request.model, source, target, self._pivot)
+        with ExitStack() as kept:
+            result = await translate_along(
+                [kept.enter_context(model.answering()) for model in models],
+                self._pivot,
                 request.texts,
                 source_language=source,
                 target_language=target,
@@ -86,7 +95,7 @@ class TranslationService(rpc.TranslationServiceServicer):
         look = await run_aside(partial(self._account.look, models))
         infos = tuple(replace(model.info, memory=held) for model, held in zip(models, look.models, strict=True))
         return info_response(
-            ServerInfo(infos, own_version(), runtime_version, look.resident, self._limits, look.process)
+            ServerInfo(infos, own_version(), runtime_version, look.resident, self._limits, self._pivot, look.process)
         )
 
 

@@ -76,6 +76,11 @@ class ServerSettings:
         "there and need room. 0 sets no limit.",
         0,
     )
+    pivot: str = _setting(
+        "",
+        "Language (BCP-47) to go through where no model has the languages of a call and two have them together; the "
+        "answer then tells of both. Left out: none.",
+    )
     watch_seconds: int = _setting(
         0, "From one look at the bundles to the next, for new versions to be served; 0 looks on SIGHUP alone.", 0
     )
@@ -160,7 +165,7 @@ class ServerSettings:
     warmup_seconds: int = _setting(
         10,
         "How long a model may be warmed up before it is served: every size of batch and cache that calls may need is "
-        "run, small ones first; 0 runs none.",
+        "run, small ones first, and then the first calls are made in advance; 0 does nothing of it.",
         0,
     )
     verify: bool = _setting(True, "Replay a bundle's golden answers before serving it.")

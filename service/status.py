@@ -1,6 +1,7 @@
 """The one table from `service.errors` to gRPC: status code, google.rpc details and trailing metadata."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import grpc
 from google.protobuf.duration_pb2 import Duration
@@ -53,15 +54,29 @@ def status_of(error: ServiceError) -> CallStatus:
     """Status, details and metadata that stand for `error`."""
     code = next(CODES[kind] for kind in type(error).__mro__ if kind in CODES)
     message = str(error)
-    metadata: list[tuple[str, str | bytes]] = []
     if isinstance(error, OverloadedError):
-        metadata.append((PUSHBACK_KEY, str(round(error.retry_after_seconds * 1000))))
+        return _overloaded(code, message, error.retry_after_seconds)
     detail = _detail(error)
-    if detail is not None:
-        status = status_pb2.Status(code=code.value[0], message=message)
-        status.details.add().Pack(detail)
-        metadata.append((DETAILS_KEY, status.SerializeToString()))
-    return CallStatus(code, message, tuple(metadata))
+    if detail is None:
+        return CallStatus(code, message)
+    return CallStatus(code, message, ((DETAILS_KEY, _status(code, message, detail)),))
+
+
+@lru_cache
+def _overloaded(code: grpc.StatusCode, message: str, retry_after_seconds: float) -> CallStatus:
+    """At overload the same words are said again and again, and must cost little."""
+    delay = Duration()
+    delay.FromNanoseconds(round(retry_after_seconds * 1e9))
+    status = _status(code, message, error_details_pb2.RetryInfo(retry_delay=delay))
+    return CallStatus(code, message, ((PUSHBACK_KEY, str(round(retry_after_seconds * 1000))), (DETAILS_KEY, status)))
+
+
+def _status(code: grpc.StatusCode, message: str, detail: Message) -> bytes:
+    """google.rpc.Status, as it is sent."""
+    status = status_pb2.Status(code=code.value[0], message=message)
+    status.details.add().Pack(detail)
+    written: bytes = status.SerializeToString()
+    return written
 
 
 def _detail(error: ServiceError) -> Message | None:
@@ -69,9 +84,4 @@ def _detail(error: ServiceError) -> Message | None:
         violation = error_details_pb2.BadRequest.FieldViolation(field=error.field, description=error.fault)
         request: Message = error_details_pb2.BadRequest(field_violations=[violation])
         return request
-    if isinstance(error, OverloadedError):
-        delay = Duration()
-        delay.FromNanoseconds(round(error.retry_after_seconds * 1e9))
-        retry: Message = error_details_pb2.RetryInfo(retry_delay=delay)
-        return retry
     return None

@@ -101,8 +101,7 @@ class Translator:
             raise InvalidRequestError("model", f"{quoted(self._manifest.name)} has no decoder: it only embeds")
         deadline = self._deadline(seconds_left)
         pair = Pair(*self.languages(source_language, target_language))
-        if max_output_tokens < 0:
-            raise InvalidRequestError("max_output_tokens", f"must be at least 0, is {max_output_tokens}")
+        check_output_limit(max_output_tokens)
         sources, tokenize_seconds = await self._read(texts, truncate, pair, False, deadline)
         rules, prompt = self._manifest.decoding, self._tokenizer.prompt(pair.target)
         orders = [
@@ -178,6 +177,10 @@ class Translator:
             return (read,)
         return (read, resolve_language("target_language", target, manifest.target_languages, native))
 
+    def look(self, seconds_left: float | None, decoded: bool) -> None:
+        """Raise HopelessError where a call as they are of late would be refused: one that is `decoded`, or embedded."""
+        self._flights.look(self._deadline(seconds_left), decoded)
+
     def give_up(self, reason: str) -> None:
         """Answer every call that waits for the engine with GivenUpError."""
         self._flights.give_up(reason)
@@ -221,6 +224,12 @@ class Translator:
         if size > self._limits.answer_bytes:
             limit = self._limits.answer_bytes
             raise InvalidRequestError("texts", f"would be answered by {size} bytes of vectors, the limit is {limit}")
+
+
+def check_output_limit(max_output_tokens: int) -> None:
+    """Raise InvalidRequestError where a call asks for less than no output."""
+    if max_output_tokens < 0:
+        raise InvalidRequestError("max_output_tokens", f"must be at least 0, is {max_output_tokens}")
 
 
 async def _aside(much: bool, work: Callable[[Callable[[], bool]], T]) -> T:

@@ -8,6 +8,7 @@ from dragoman.service.results import (
     FinishReason,
     ModelInfo,
     ModelMemory,
+    Pivot,
     Pooling,
     ProcessMemory,
     ServerInfo,
@@ -50,42 +51,24 @@ def pooling_from(number: int) -> Pooling | None:
 def translate_response(result: TranslateResult) -> pb.TranslateResponse:
     """The message that holds `result`."""
     return pb.TranslateResponse(
-        translations=[
-            pb.Translation(
-                text=each.text,
-                finish_reason=FINISH_REASONS[each.finish_reason],
-                source_truncated=each.source_truncated,
-                source_tokens=each.source_tokens,
-                output_tokens=each.output_tokens,
-                score=each.score,
-            )
-            for each in result.translations
-        ],
+        translations=[_translation_message(each) for each in result.translations],
         model=result.model,
         model_version=result.model_version,
         timings=_timings_message(result.timings),
         request_id=result.request_id,
+        pivot=None if result.pivot is None else _pivot_message(result.pivot),
     )
 
 
 def translate_result(message: pb.TranslateResponse) -> TranslateResult:
     """What `message` holds."""
     return TranslateResult(
-        translations=tuple(
-            Translation(
-                text=each.text,
-                finish_reason=_FINISH_REASONS_BACK.get(each.finish_reason, FinishReason.UNKNOWN),
-                source_truncated=each.source_truncated,
-                source_tokens=each.source_tokens,
-                output_tokens=each.output_tokens,
-                score=each.score if each.HasField("score") else None,
-            )
-            for each in message.translations
-        ),
+        translations=tuple(map(_translation, message.translations)),
         model=message.model,
         model_version=message.model_version,
         timings=_timings(message.timings),
         request_id=message.request_id,
+        pivot=_pivot(message.pivot) if message.HasField("pivot") else None,
     )
 
 
@@ -146,6 +129,7 @@ def info_response(info: ServerInfo) -> pb.GetInfoResponse:
         runtime_version=info.runtime_version,
         resident_memory_bytes=info.resident_memory_bytes,
         limits=_limits_message(info.limits),
+        pivot_language=info.pivot_language,
         memory=pb.ProcessMemory(
             libraries_bytes=info.memory.libraries,
             interpreter_bytes=info.memory.interpreter,
@@ -178,6 +162,7 @@ def server_info(message: pb.GetInfoResponse) -> ServerInfo:
         runtime_version=message.runtime_version,
         resident_memory_bytes=message.resident_memory_bytes,
         limits=_limits(message.limits),
+        pivot_language=message.pivot_language,
         memory=ProcessMemory(
             libraries=message.memory.libraries_bytes,
             interpreter=message.memory.interpreter_bytes,
@@ -230,6 +215,46 @@ def _limits(message: pb.Limits) -> ServerLimits:
         connection_age_seconds=message.max_connection_age_seconds,
         connection_idle_seconds=message.max_connection_idle_seconds,
         ping_seconds=message.min_ping_seconds,
+    )
+
+
+def _translation_message(translation: Translation) -> pb.Translation:
+    return pb.Translation(
+        text=translation.text,
+        finish_reason=FINISH_REASONS[translation.finish_reason],
+        source_truncated=translation.source_truncated,
+        source_tokens=translation.source_tokens,
+        output_tokens=translation.output_tokens,
+        score=translation.score,
+    )
+
+
+def _translation(message: pb.Translation) -> Translation:
+    return Translation(
+        text=message.text,
+        finish_reason=_FINISH_REASONS_BACK.get(message.finish_reason, FinishReason.UNKNOWN),
+        source_truncated=message.source_truncated,
+        source_tokens=message.source_tokens,
+        output_tokens=message.output_tokens,
+        score=message.score if message.HasField("score") else None,
+    )
+
+
+def _pivot_message(pivot: Pivot) -> pb.Pivot:
+    return pb.Pivot(
+        language=pivot.language,
+        model=pivot.model,
+        model_version=pivot.model_version,
+        translations=[_translation_message(each) for each in pivot.translations],
+    )
+
+
+def _pivot(message: pb.Pivot) -> Pivot:
+    return Pivot(
+        language=message.language,
+        model=message.model,
+        model_version=message.model_version,
+        translations=tuple(map(_translation, message.translations)),
     )
 
 

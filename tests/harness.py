@@ -177,9 +177,12 @@ def health(channel: grpc.aio.Channel) -> Any:
 
 
 def loopback(settings: ServerSettings | None = None) -> ServerSettings:
-    """The settings with free ports; unless others are given, FakeRunner may say a word as often as its source does."""
+    """The settings with free ports; unless others are given, FakeRunner may say a word as often as its source does.
+
+    Without rehearsal, so that what FakeRunner counts is what a test asked for.
+    """
     settings = settings or ServerSettings(repetition_tokens=0)
-    return dataclasses.replace(settings, port=0, metrics_port=0, threads_per_lane=1)
+    return dataclasses.replace(settings, port=0, metrics_port=0, threads_per_lane=1, warmup_seconds=0)
 
 
 def loaded(runner: FakeRunner, what: Manifest) -> LoadedModel:

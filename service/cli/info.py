@@ -35,6 +35,8 @@ def describe(server: ServerInfo) -> str:
             f"{limits.connection_calls} calls at once, closed after about {limits.connection_age_seconds} s",
         ),
     ]
+    if server.pivot_language:
+        rows.append(("pivot", f"{server.pivot_language}, where no model has the languages and two have them together"))
     for model in server.models:
         rows += [("", ""), *_model_rows(model)]
     return two_columns(rows)

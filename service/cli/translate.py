@@ -13,14 +13,24 @@ from tqdm import tqdm
 
 from dragoman.service.cli.connection import connected, connection_options, reported, source_options, utf8_arguments
 from dragoman.service.cli.lines import answer_lines, one_line, read_lines
-from dragoman.service.client import Client, FinishReason, Translation
+from dragoman.service.client import FinishReason, TranslateResult, Translation
 
 LINES_A_CALL = 64
 """Of a file; enough that the server's batch stays full."""
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
-Translate = Callable[[Sequence[str]], tuple[Translation, ...]]
+
+@dataclass(frozen=True)
+class Answer:
+    """What came of one text."""
+
+    translation: Translation
+    whole_way: bool
+    """One model went from the one language to the other, and the numbers of `translation` are its."""
+
+
+Translate = Callable[[Sequence[str]], Sequence[Answer]]
 
 
 @click.command(short_help="Translate texts.")
@@ -62,7 +72,10 @@ def translate(
     if source_file is not None and texts:
         raise click.UsageError("--file and TEXT exclude each other.")
     with connected(address, timeout_seconds) as client:
-        ask = partial(_ask, client, to, source, model, max_output_tokens, truncate)
+        request = partial(
+            client.translate, to=to, source=source, model=model, max_output_tokens=max_output_tokens, truncate=truncate
+        )
+        ask = _Asking(request)
         if source_file is not None and output is not None:
             translate_file(ask, address, source_file, output)
         elif texts:
@@ -80,9 +93,9 @@ def translate_file(ask: Translate, address: str, source: Path, target: Path) -> 
     tally = _Tally()
     try:
         with reported(address), _progress(source) as bar, source.open("rb") as lines, _writing(aside) as out:
-            for _, translation in answer_lines(read_lines(lines), LINES_A_CALL, ask):
-                print(one_line(translation.text), file=out)
-                tally.add(translation)
+            for _, answer in answer_lines(read_lines(lines), LINES_A_CALL, ask):
+                print(one_line(answer.translation.text), file=out)
+                tally.add(answer.translation)
                 bar.update()
         aside.replace(target)
     except OSError as error:
@@ -124,35 +137,39 @@ def _writing(path: Path) -> TextIO:
     return path.open("w", encoding="utf-8", newline="\n")
 
 
-def _ask(
-    client: Client,
-    to: str,
-    source: str,
-    model: str,
-    max_output_tokens: int | None,
-    truncate: bool,
-    texts: Sequence[str],
-) -> tuple[Translation, ...]:
-    result = client.translate(
-        texts, to=to, source=source, model=model, max_output_tokens=max_output_tokens, truncate=truncate
-    )
-    return result.translations
+class _Asking:
+    """Asks the server, and says once on stderr if it goes through a third language."""
+
+    def __init__(self, request: Callable[[Sequence[str]], TranslateResult]) -> None:
+        self._request = request
+        self._told = False
+
+    def __call__(self, texts: Sequence[str]) -> list[Answer]:
+        result = self._request(texts)
+        pivot = result.pivot
+        if pivot is not None and not self._told:
+            self._told = True
+            click.echo(f"through {pivot.language}: by {pivot.model}, then by {result.model}", err=True)
+        return [Answer(each, whole_way=pivot is None) for each in result.translations]
 
 
 def _translate_arguments(ask: Translate, texts: Sequence[str]) -> None:
-    for number, translation in enumerate(ask(utf8_arguments(texts)), start=1):
-        click.echo(one_line(translation.text).encode())
-        _note("text", number, translation)
+    for number, answer in enumerate(ask(utf8_arguments(texts)), start=1):
+        click.echo(one_line(answer.translation.text).encode())
+        _note("text", number, answer)
 
 
 def _translate_stdin(ask: Translate) -> None:
-    for line, translation in answer_lines(read_lines(sys.stdin.buffer), 1, ask):
-        click.echo(one_line(translation.text).encode())
-        _note("line", line.number, translation)
+    for line, answer in answer_lines(read_lines(sys.stdin.buffer), 1, ask):
+        click.echo(one_line(answer.translation.text).encode())
+        _note("line", line.number, answer)
 
 
-def _note(what: str, number: int, translation: Translation) -> None:
+def _note(what: str, number: int, answer: Answer) -> None:
+    translation = answer.translation
     if translation.source_truncated:
-        click.echo(f"{what} {number} was cut to {translation.source_tokens} tokens", err=True)
+        where = f" to {translation.source_tokens} tokens" if answer.whole_way else ""
+        click.echo(f"{what} {number} was cut{where}", err=True)
     if translation.finish_reason is not FinishReason.END:
-        click.echo(f"{what} {number}: the translation was stopped at {translation.output_tokens} tokens", err=True)
+        where = f" at {translation.output_tokens} tokens" if answer.whole_way else ""
+        click.echo(f"{what} {number}: the translation was stopped{where}", err=True)

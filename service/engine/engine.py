@@ -49,10 +49,10 @@ class Engine:
             for scheduler, runner in zip(self._hall.schedulers, runners, strict=True)
         ]
 
-    def start(self, ended: Callable[[], None] = lambda: None) -> None:
-        """Start the lanes. Whatever ends one ends all; `ended` is the last that each of them calls."""
+    def start(self, ended: Callable[[], None] = lambda: None, began: Callable[[], None] = lambda: None) -> None:
+        """Start the lanes. Whatever ends one ends all; `began` is the first that each calls, and `ended` the last."""
         for lane in self._lanes:
-            lane.start(ended)
+            lane.start(ended, began)
 
     def stop(self) -> None:
         """Fail what is still there with StoppedError, and end the lanes."""
@@ -71,6 +71,11 @@ class Engine:
                 raise StoppedError("the engine has stopped")
             self._hall.queue.submit(sequences, self.clock())
             self._hall.changed.notify_all()
+
+    def look(self, deadline: float | None, decoded: bool) -> None:
+        """Raise TooSlowError where a request as they are of late, `decoded` or not, would be refused; any thread."""
+        with self._hall.changed:
+            self._hall.queue.look(deadline, self.clock(), decoded)
 
     def load(self) -> Load:
         """What there is to do now; any thread may call it."""

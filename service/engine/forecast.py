@@ -14,24 +14,34 @@ DEVIATIONS = 2
 CAUTION = 1.1
 """Of the wait, for the same reason."""
 
+LATE_SHARE = 0.02
+"""Of what was promised in time, so much may come late: with more the forecast grows, with less it shrinks."""
+
+CORRECTION = 0.02
+"""By how much one that is late makes the forecast grow, as a part of what it was at first."""
+
+MOST_CORRECTION = 1.3
+"""So many times what it was at first. Up to there the rows stay full; with much more they would wait for work."""
+
 
 class Pace:
     """How fast the queue drains while there is more in it than rows are free. Not thread-safe."""
 
     def __init__(self) -> None:
         self._tokens = 0.0
-        """Taken from the queue, those of long ago counted less."""
+        """In whose place others were taken from the queue, those of long ago counted less."""
         self._seconds = 0.0
         """In which they were taken."""
         self._since: float | None = None
         """When sequences were last admitted and others left waiting; None if none were left."""
-        self._run: float | None = None
-        """Seconds from a row's admission to its end, for each token of its source."""
-        self._deviation = 0.0
-        """By how much most differ from that."""
+        self._busy, self._calm = _Run(), _Run()
+        """What rows take while others wait, and while none does: fewer run together then, and each is sooner done."""
+        self._correction = 1.0
+        self.usual_source = 0.0
+        """Tokens of a source, as they are of late."""
 
-    def admitted(self, tokens: int, backlog: bool, now: float) -> None:
-        """Sequences that may occupy `tokens` were admitted; `backlog` if not all that waited."""
+    def drained(self, tokens: int, backlog: bool, now: float) -> None:
+        """Sequences were admitted in the place of others, which occupied `tokens`; `backlog` if not all that waited."""
         if self._since is not None:
             seconds = now - self._since
             faded = math.exp(-seconds / MEMORY_SECONDS)
@@ -41,19 +51,43 @@ class Pace:
 
     def decoded(self, source_tokens: int, seconds: float) -> None:
         """A row ended well, `seconds` after its admission."""
-        run = seconds / source_tokens
-        # As TCP knows how long to wait for an answer (RFC 6298).
-        if self._run is None:
-            self._run = run
-        self._deviation += WEIGHT * (abs(run - self._run) - self._deviation)
-        self._run += WEIGHT * (run - self._run)
+        self.usual_source += (WEIGHT if self.usual_source else 1.0) * (source_tokens - self.usual_source)
+        (self._calm if self._since is None else self._busy).note(seconds / source_tokens)
 
-    def forecast(self, tokens_before: int, source_tokens: int) -> float | None:
+    def promise(self, kept: bool) -> None:
+        """A sequence that was taken as one that would come in time did so, or did not."""
+        change = -CORRECTION * LATE_SHARE if kept else CORRECTION
+        self._correction = min(MOST_CORRECTION, max(1.0, self._correction + change))
+
+    def forecast(self, tokens_before: int, source_tokens: float) -> float | None:
         """Seconds until the answer to a sequence with so many tokens before it, and hardly ever more.
 
         It has `source_tokens` itself; 0 where it is not decoded. None before the queue has ever had a backlog.
         """
         if not self._tokens or not self._seconds:
             return None
-        run = (self._run or 0.0) + DEVIATIONS * self._deviation
-        return CAUTION * tokens_before * self._seconds / self._tokens + source_tokens * run
+        run = self._calm if self._busy.mean is None else self._busy
+        wait = CAUTION * tokens_before * self._seconds / self._tokens
+        return self._correction * (wait + source_tokens * run.most)
+
+
+class _Run:
+    """Seconds from a row's admission to its end, for each token of its source."""
+
+    def __init__(self) -> None:
+        self.mean: float | None = None
+        self._deviation = 0.0
+        """By how much most differ from that."""
+
+    def note(self, seconds: float) -> None:
+        """A row has ended."""
+        # As TCP knows how long to wait for an answer (RFC 6298).
+        if self.mean is None:
+            self.mean = seconds
+        self._deviation += WEIGHT * (abs(seconds - self.mean) - self._deviation)
+        self.mean += WEIGHT * (seconds - self.mean)
+
+    @property
+    def most(self) -> float:
+        """What hardly any row exceeds; 0 before the first."""
+        return (self.mean or 0.0) + DEVIATIONS * self._deviation

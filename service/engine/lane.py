@@ -105,12 +105,13 @@ class Lane:
         self._clock = clock
         self._changed = hall.changed
         self._busy_since: float | None = None
+        self._began: Callable[[], None] = lambda: None
         self._ended: Callable[[], None] = lambda: None
         self._thread = threading.Thread(target=self._loop, name=ENGINE, daemon=True)
 
-    def start(self, ended: Callable[[], None]) -> None:
-        """Start the thread; whatever ends it, `ended` is the last that it calls."""
-        self._ended = ended
+    def start(self, ended: Callable[[], None], began: Callable[[], None]) -> None:
+        """Start the thread; `began` is the first that it calls, and `ended` the last, whatever ends it."""
+        self._began, self._ended = began, ended
         self._thread.start()
 
     def join(self) -> None:
@@ -128,6 +129,7 @@ class Lane:
     def _loop(self) -> None:
         self._seat.arrive()
         try:
+            self._began()
             while self._wait_for_work():
                 self._turn()
         finally:
@@ -184,6 +186,8 @@ class Lane:
         def embed(part: range) -> list[Any]:
             batch = asked[part.start : part.stop]
             states = self._runner.embed([sequence.source for sequence in batch])
+            for sequence, each in zip(batch, states, strict=False):
+                _check_count(len(each), len(sequence.source), "states", "tokens")
             self._note_encoded(batch)
             return states
 
@@ -257,7 +261,7 @@ class Lane:
         """
         try:
             with self._seat.turn(), self._busy():
-                return list(call(rows))
+                return _whole(call(rows), rows)
         except MemoryRefusedError as error:
             self._note_failed(run, len(rows), error)
             raise
@@ -267,7 +271,7 @@ class Lane:
         for row in rows:
             try:
                 with self._seat.turn(), self._busy():
-                    found += call(range(row, row + 1))
+                    found += _whole(call(range(row, row + 1)), range(row, row + 1))
             except Exception as error:
                 # Whoever gets it reports it.
                 self._observer.failed(run, _cause(error))
@@ -327,6 +331,17 @@ class Lane:
         lengths = [len(sequence.source) for sequence in sequences]
         padded = padded_width(max(lengths)) * len(lengths)
         self._observer.encoded(len(lengths), sum(lengths), padded - sum(lengths))
+
+
+def _whole(found: Row[T], rows: range) -> list[T]:
+    """What a runner gave for `rows`. Raises RuntimeError unless it is one for each: answers would go to others."""
+    _check_count(len(found), len(rows), "results", "rows")
+    return list(found)
+
+
+def _check_count(found: int, asked: int, what: str, of: str) -> None:
+    if found != asked:
+        raise RuntimeError(f"the runner gave {found} {what} for {asked} {of}")
 
 
 def _cause(error: Exception) -> Cause:

@@ -97,6 +97,8 @@ class Scheduler:
         """What bounds the memory of the rows, if anything does."""
         self._rows: list[Sequence] = []
         self._embedding: list[Sequence] = []
+        self._occupied = 0
+        """Tokens that the rows could come to occupy when sequences were last admitted."""
         self._most_rows = limits.rows
         self._relief = math.inf
         self._steps = limits.admission_steps
@@ -118,6 +120,7 @@ class Scheduler:
         for sequence in self._rows:
             reason = sequence.dead(now)
             if reason is not None:
+                self._queue.note_dead(sequence, reason)
                 sequence.end(reason, now)
         removal = self._remove_finished()
         return replace(removal, gone=(*gone, *removal.gone)) if gone else removal
@@ -134,7 +137,7 @@ class Scheduler:
         first_row = len(self._rows)
         if first_row and self._steps < self._limits.admission_steps:
             return Admission((), (), first_row)
-        occupied = sum(sequence.cost for sequence in self._rows)
+        occupied = before = sum(sequence.cost for sequence in self._rows)
         encoded = 0
         while self._queue and first_row + len(embed) + len(insert) < share:
             head = self._queue.head
@@ -151,7 +154,10 @@ class Scheduler:
             else:
                 embed.append(head)
         if embed or insert:
-            self._queue.pace.admitted(sum(each.cost for each in (*embed, *insert)), len(self._queue) > 0, now)
+            # What only fills rows that were free says nothing of how fast rows become free.
+            drained = self._occupied - before + sum(each.cost for each in embed)
+            self._occupied = occupied
+            self._queue.pace.drained(drained, len(self._queue) > 0, now)
         for admitted in (embed, insert):
             admitted.sort(key=bucket)
         self._rows += insert
@@ -197,6 +203,7 @@ class Scheduler:
         wasted = sum(len(sequence.tokens) for sequence in back)
         removal = self._take_out(back.__contains__, clear=True)
         for sequence in back:
+            self._occupied -= sequence.cost
             sequence.restart()
         self._queue.put_back(sorted(back, key=lambda sequence: sequence.times.submitted))
         self._most_rows = max(1, len(self._rows))
@@ -254,6 +261,8 @@ class Scheduler:
             sequence.end(Finish.REPETITION, now)
         if sequence.finish is not None:
             self._queue.pace.decoded(len(sequence.source), now - sequence.times.admitted)
+            if sequence.promised:
+                self._queue.pace.promise(kept=True)
 
     def _relieve(self, now: float) -> None:
         """Let the batch grow again where memory has not been refused for a while."""

@@ -49,7 +49,9 @@ def main(folder: Path, ways: set[str]) -> None:
         return loaded(runner, bundle.manifest)
 
     grace = 0 if "impatient" in ways else 20
-    settings = ServerSettings(port=0, metrics_port=0, threads_per_lane=1, repetition_tokens=0, grace_seconds=grace)
+    settings = ServerSettings(
+        port=0, metrics_port=0, threads_per_lane=1, repetition_tokens=0, grace_seconds=grace, warmup_seconds=0
+    )
     try:
         serve(settings, [folder], load, verify)
     except StartupError as error:

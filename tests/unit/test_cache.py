@@ -4,6 +4,8 @@ import sys
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dragoman.service.engine.cache import SlotCache, ladder, rung
 
@@ -104,3 +106,36 @@ def test_a_cache_of_no_arrays_takes_nothing() -> None:
     """A model that only embeds has none."""
     slots = SlotCache([], slots=4, heads=2, head_width=3, limit=20, dtype="float32")
     assert (slots.nbytes, slots.resident_bytes, slots.arrays) == (0, 0, {})
+
+
+ROWS = st.integers(0, 3)
+EVENTS = st.one_of(
+    st.tuples(st.just("fit"), st.integers(1, 200), st.integers(0, 4)),
+    st.tuples(st.just("write"), ROWS, st.integers(0, 199)),
+    st.tuples(st.just("move"), ROWS, ROWS),
+    st.tuples(st.just("clear"), ROWS, ROWS),
+    st.tuples(st.just("shrink"), ROWS, ROWS),
+)
+
+
+@settings(max_examples=100, deadline=None, derandomize=True, database=None)
+@given(st.lists(EVENTS, max_size=30))
+def test_cells_are_what_was_written_or_zero(events: list[tuple[str, int, int]]) -> None:
+    """Held against a table that is as wide as the longest capacity from the start."""
+    slots, table = cache(), np.zeros((4, 200), np.float32)
+    for number, (what, first, second) in enumerate(events, start=1):
+        if what == "fit" and slots.fit(first, rows=second):
+            table[second:] = 0
+            table[:, slots.capacity :] = 0
+        elif what == "write" and second < slots.capacity:
+            slots.arrays["value"][first, :, second] = table[first, second] = number
+        elif what == "move":
+            slots.move(first, second)
+            table[second] = table[first]
+        elif what == "clear":
+            slots.clear(first)
+            table[first] = 0
+        elif what == "shrink" and slots.shrink():
+            table[:] = 0
+        assert (slots.arrays["value"] == table[:, None, : slots.capacity, None]).all()
+        assert not slots.arrays["key"].any()

@@ -1,6 +1,6 @@
 import pytest
 
-from dragoman.service.engine.forecast import CAUTION, DEVIATIONS, MEMORY_SECONDS, Pace
+from dragoman.service.engine.forecast import CAUTION, CORRECTION, DEVIATIONS, MEMORY_SECONDS, MOST_CORRECTION, Pace
 from dragoman.service.engine.queue import Queue
 from dragoman.service.engine.scheduler import Limits, Scheduler, Step
 from dragoman.service.engine.sequence import Sequence, TooSlowError
@@ -23,24 +23,24 @@ def wait(pace: Pace, tokens: int) -> float:
 def test_without_a_backlog_nothing_is_foretold() -> None:
     pace = Pace()
     for now in range(10):
-        pace.admitted(100, backlog=False, now=now)
+        pace.drained(100, backlog=False, now=now)
         assert pace.forecast(1000, 10) is None
 
 
 def test_the_wait_is_what_lies_before_at_the_pace_of_the_backlog() -> None:
     pace = Pace()
     for now in (1.0, 1.5, 2.0, 2.5):
-        pace.admitted(100, backlog=True, now=now)
+        pace.drained(100, backlog=True, now=now)
     assert wait(pace, 1000) == pytest.approx(5.0)
     assert wait(pace, 0) == 0
 
 
 def test_time_in_which_nobody_waited_is_not_counted() -> None:
     pace = Pace()
-    pace.admitted(100, backlog=True, now=1.0)
-    pace.admitted(100, backlog=False, now=1.5)
-    pace.admitted(100, backlog=True, now=1000.0)
-    pace.admitted(100, backlog=True, now=1000.5)
+    pace.drained(100, backlog=True, now=1.0)
+    pace.drained(100, backlog=False, now=1.5)
+    pace.drained(100, backlog=True, now=1000.0)
+    pace.drained(100, backlog=True, now=1000.5)
     assert wait(pace, 1000) == pytest.approx(5.0)
 
 
@@ -49,15 +49,15 @@ def test_a_pace_that_changes_is_believed_after_some_seconds() -> None:
     for seconds, steps in ((0.1, 300), (1.0, int(5 * MEMORY_SECONDS))):
         for _ in range(steps):
             now += seconds
-            pace.admitted(100, backlog=True, now=now)
+            pace.drained(100, backlog=True, now=now)
     assert wait(pace, 1000) == pytest.approx(10, rel=0.1)
 
 
 def test_what_a_row_takes_is_what_its_length_usually_takes_and_more_the_more_they_differ() -> None:
     even, uneven = Pace(), Pace()
     for pace in (even, uneven):
-        pace.admitted(1, backlog=True, now=0.0)
-        pace.admitted(1, backlog=True, now=1.0)
+        pace.drained(1, backlog=True, now=0.0)
+        pace.drained(1, backlog=True, now=1.0)
     for _ in range(500):
         even.decoded(10, 20.0)
         uneven.decoded(10, 10.0)
@@ -115,3 +115,83 @@ def test_who_has_no_deadline_or_finds_nobody_waiting_is_never_refused(busy: Busy
 
 def test_an_embedding_needs_no_time_to_decode(busy: Busy) -> None:
     busy.queue.submit([sequence(deadline=busy.now + 6 * CAUTION + 0.1, max_output=0)], busy.now)
+
+
+def test_one_of_which_nothing_is_known_yet_is_taken_for_one_like_the_others() -> None:
+    busy = Busy()
+    busy.queue.submit([sequence() for _ in range(6)], 0.0)
+    for _ in range(3):
+        busy.turn()
+    exact = busy.queue.pace.forecast(busy.queue.tokens, len(sequence().source))
+    assert exact is not None
+    busy.queue.look(busy.now + exact + 0.1, busy.now, decoded=True)
+    busy.queue.look(None, busy.now, decoded=True)
+    with pytest.raises(TooSlowError):
+        busy.queue.look(busy.now + exact - 0.1, busy.now, decoded=True)
+    busy.queue.look(busy.now + exact - 0.1, busy.now, decoded=False)
+
+
+def test_where_nobody_waits_nobody_is_hopeless() -> None:
+    busy = Busy()
+    busy.queue.submit([sequence() for _ in range(3)], 0.0)
+    while len(busy.queue):
+        busy.turn()
+    busy.queue.look(busy.now, busy.now, decoded=True)
+
+
+def test_what_fills_free_rows_says_nothing_of_how_fast_they_become_free() -> None:
+    queue = Queue(100, 10_000)
+    scheduler = Scheduler(Limits(4, 1000, 3, 100, 10_000), (END,), queue)
+    queue.submit([sequence() for _ in range(12)], 0.0)
+    for turn in range(4):
+        scheduler.admit(0.001 * turn, 100)
+    assert len(scheduler.rows) == 4
+    for turn in range(1, 4):
+        scheduler.update([Step(END, -0.5), *[Step(WORD, -0.5)] * 3], 2.0 * turn)
+        scheduler.admit(2.0 * turn, 100)
+    assert wait(queue.pace, COST) == pytest.approx(2.0, rel=0.01)
+
+
+def test_how_fast_rows_are_where_nobody_waits_is_not_how_fast_they_are_at_load() -> None:
+    pace = Pace()
+    for _ in range(100):
+        pace.decoded(10, 1.0)
+    pace.drained(1, backlog=True, now=0.0)
+    pace.drained(1, backlog=True, now=1.0)
+    assert pace.forecast(0, 10) == pytest.approx(1.0)
+    for _ in range(3):
+        pace.decoded(10, 5.0)
+    assert pace.forecast(0, 10) == pytest.approx(5.0)
+
+
+def test_the_forecast_grows_while_more_are_late_than_may_be_and_shrinks_again() -> None:
+    pace = Pace()
+    pace.drained(100, backlog=True, now=0.0)
+    pace.drained(100, backlog=True, now=1.0)
+    at_first = wait(pace, 1000)
+    for _ in range(10):
+        pace.promise(kept=False)
+    assert wait(pace, 1000) == pytest.approx(at_first * (1 + 10 * CORRECTION))
+    for _ in range(1000):
+        pace.promise(kept=False)
+    assert wait(pace, 1000) == pytest.approx(at_first * MOST_CORRECTION)
+    for number in range(20_000):
+        pace.promise(kept=number % 100 != 0)
+    assert wait(pace, 1000) < 1.2 * at_first, "one in a hundred is no fault"
+
+
+def test_only_those_that_were_promised_to_come_in_time_are_late(busy: Busy) -> None:
+    before = wait(busy.queue.pace, 1000)
+    unforeseen = sequence(deadline=busy.now + 0.5)
+    while busy.queue:
+        busy.turn()
+    busy.queue.submit([unforeseen], busy.now)
+    busy.queue.drop_dead(busy.now + 100)
+    assert wait(busy.queue.pace, 1000) == pytest.approx(before, rel=0.2)
+    assert not unforeseen.promised
+    busy.queue.submit([sequence()], busy.now)
+    busy.queue.submit([late := sequence(deadline=busy.now + 50)], busy.now)
+    assert late.promised
+    unmoved = wait(busy.queue.pace, 1000)
+    busy.queue.drop_dead(busy.now + 100)
+    assert wait(busy.queue.pace, 1000) == pytest.approx(unmoved * (1 + CORRECTION))

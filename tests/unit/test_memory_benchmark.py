@@ -11,6 +11,6 @@ def test_what_no_part_explains_is_told_as_a_share() -> None:
 
 
 def test_long_texts_are_long_and_differ() -> None:
-    texts = long_texts(["one two three", "four five six seven"], 5)
+    texts = long_texts(["one two three", "four five six seven eight nine ten eleven"], 5)
     assert {len(text.split()) for text in texts} == {LONG_WORDS}
     assert len(set(texts)) == len(texts)

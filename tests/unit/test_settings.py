@@ -1,9 +1,13 @@
+import math
 from dataclasses import fields
 from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import settings as bounded
+from hypothesis import strategies as st
 
 from dragoman.service import server
 from dragoman.service.cli.serve import serve
@@ -154,3 +158,31 @@ def test_weights_are_told_by_name() -> None:
 def test_weights_that_are_none_are_refused(weights: str) -> None:
     with pytest.raises(ValueError, match=r"^model_weights must be like NAME=2,NAME=1, each weight above 0; has"):
         ServerSettings(model_weights=weights)
+
+
+NUMBERS = [field.name for field in fields(ServerSettings) if type(field.default) is int]
+
+
+@bounded(max_examples=300, deadline=None, derandomize=True, database=None)
+@given(st.sampled_from(NUMBERS), st.integers(-(2**40), 2**40) | st.integers(-2, 2))
+def test_a_number_is_within_its_bounds_or_refused_by_name(name: str, number: int) -> None:
+    meaning = meaning_of(next(field for field in fields(ServerSettings) if field.name == name))
+    low = -math.inf if meaning.minimum is None else meaning.minimum
+    high = math.inf if meaning.maximum is None else meaning.maximum
+    values: dict[str, Any] = {name: number}
+    if low <= number <= high:
+        assert getattr(ServerSettings(**values), name) == number
+    else:
+        with pytest.raises(ValueError, match=rf"^{name} must be at (least|most) -?\d+, is {number}$"):
+            ServerSettings(**values)
+
+
+@bounded(max_examples=300, deadline=None, derandomize=True, database=None)
+@given(st.text("ab=,. 0123456789einf-\u0661", max_size=12) | st.text(max_size=8))
+def test_weights_are_positive_numbers_of_names_or_refused(weights: str) -> None:
+    try:
+        found = ServerSettings(model_weights=weights).weights
+    except ValueError as error:
+        assert str(error).startswith("model_weights must be like NAME=2")  # noqa: PT017
+    else:
+        assert all(name and 0 < weight < math.inf for name, weight in found.items())

@@ -198,6 +198,32 @@ def test_a_cut_source_keeps_its_end_token(limit: int, left: list[int]) -> None:
     assert cut([10, 11, 12, END], limit) == left
 
 
+@settings(max_examples=200, deadline=None, derandomize=True, database=None)
+@given(st.text(max_size=40) | st.lists(st.sampled_from([*CONTROL_LOOKALIKES, *RARE]), max_size=4).map("".join))
+def test_whatever_a_text_holds_it_yields_no_control_token(tokenizer: SentencePieceTokenizer, text: str) -> None:
+    *body, last = tokenizer.encode(text)
+    assert last == END
+    assert not set(body) & set(tokenizer.control_ids)
+    assert [piece.id for piece in tokenizer.encode_pieces(text)] == [*body, last]
+
+
+@settings(max_examples=200, deadline=None, derandomize=True, database=None)
+@given(st.text(max_size=40))
+def test_what_was_read_once_reads_the_same_again(tokenizer: SentencePieceTokenizer, text: str) -> None:
+    once = tokenizer.decode(tokenizer.encode(text))
+    assert tokenizer.decode(tokenizer.encode(once)) == once
+
+
+@settings(max_examples=100, deadline=None, derandomize=True, database=None)
+@given(st.lists(st.integers(), min_size=1, max_size=30), st.integers(1, 40), st.integers(1, 3))
+def test_a_cut_source_has_its_beginning_and_its_closing_tokens(tokens: list[int], limit: int, closing: int) -> None:
+    left = cut(tokens, limit, closing)
+    kept = min(closing, limit)
+    assert len(left) == min(limit, len(tokens))
+    assert left[-kept:] == tokens[-kept:]
+    assert left[:-kept] == tokens[: len(left) - kept] or left == tokens
+
+
 # --- files
 
 

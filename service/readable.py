@@ -1,0 +1,81 @@
+"""Messages that cannot be read are the caller's fault, whatever service they ask.
+
+gRPC itself would call that UNKNOWN, uncounted, with a traceback in the log for each.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, NoReturn
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from dragoman.service.errors import InvalidRequestError
+from dragoman.service.status import CallStatus, status_of
+
+Context = grpc.aio.ServicerContext[Any, Any]
+Parser = Callable[[bytes], Any]
+
+NO_SUCH_METHOD = CallStatus(grpc.StatusCode.UNIMPLEMENTED, "this server does not have the method")
+
+
+def parsed(parse: Parser, message: bytes) -> Any:
+    """What `message` says. Raises InvalidRequestError."""
+    try:
+        return parse(message)
+    except DecodeError as error:
+        raise InvalidRequestError(
+            "request", "cannot be read: it is damaged, or holds text that is not UTF-8"
+        ) from error
+
+
+async def abort(context: Context, status: CallStatus) -> NoReturn:
+    """End a call with `status`, or as cancelled where the caller has gone."""
+    try:
+        await context.abort(status.code, status.message, status.metadata)
+    except grpc.aio.InternalError:
+        # The caller went away meanwhile, which gRPC would otherwise tell in a page of the log.
+        raise asyncio.CancelledError from None
+
+
+def readable(handler: Any) -> Any:
+    """The handler of a service that is not ours, such as health, with its messages read here."""
+    parse, serialize = handler.request_deserializer, handler.response_serializer
+    if handler.unary_unary:
+        return grpc.unary_unary_rpc_method_handler(_one(handler.unary_unary, parse), None, serialize)
+    if handler.unary_stream:
+        return grpc.unary_stream_rpc_method_handler(_one(handler.unary_stream, parse), None, serialize)
+    return grpc.stream_stream_rpc_method_handler(_many(handler.stream_stream, parse), None, serialize)
+
+
+def _one(answer: Callable[[Any, Context], Awaitable[Any]], parse: Parser) -> Callable[[bytes, Context], Awaitable[Any]]:
+    """`answer`, a coroutine that gets one message; it returns its answer, or writes several."""
+
+    async def reading(message: bytes, context: Context) -> Any:
+        try:
+            request = parsed(parse, message)
+        except InvalidRequestError as error:
+            await abort(context, status_of(error))
+        try:
+            return await answer(request, context)
+        except NotImplementedError:
+            # As generated code has it for methods that a servicer leaves out; it would be a traceback in the log.
+            await abort(context, NO_SUCH_METHOD)
+
+    return reading
+
+
+def _many(
+    answer: Callable[[AsyncIterator[Any], Context], AsyncIterator[Any]], parse: Parser
+) -> Callable[[AsyncIterator[bytes], Context], AsyncIterator[Any]]:
+    """`answer`, a generator that gets several messages."""
+
+    async def reading(messages: AsyncIterator[bytes], context: Context) -> AsyncIterator[Any]:
+        requests = (parsed(parse, message) async for message in messages)
+        try:
+            async for response in answer(requests, context):
+                yield response
+        except InvalidRequestError as error:
+            await abort(context, status_of(error))
+
+    return reading

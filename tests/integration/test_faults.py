@@ -1,0 +1,198 @@
+"""A model that fails in every way it can, at any moment, under many callers: each gets its answer or its own error."""
+
+import asyncio
+import math
+import random
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import grpc
+import pytest
+
+from dragoman.service.client import ClientError
+from dragoman.service.engine.runner import MemoryRefusedError, RowInput
+from dragoman.service.engine.scheduler import Step
+from dragoman.service.settings import ServerSettings
+from tests.fake_runner import FakeRunner
+from tests.harness import (
+    MAX_SOURCE_TOKENS,
+    PATIENCE_SECONDS,
+    Running,
+    eventually,
+    sentences,
+    serving,
+    token_of,
+    tokenizer,
+)
+from tests.integration.test_hang import Clock
+from tests.integration.test_metrics import calls
+
+CALLERS = 32
+ROUNDS = 6
+GAUGES = ("dragoman_queue_sequences", "dragoman_queue_tokens", "dragoman_active_rows")
+
+
+class Unreliable(FakeRunner):
+    """Fails in one run of `every`, in ways drawn from `faults`; asked for one row alone it does not."""
+
+    def __init__(self, faults: Sequence[str], every: int, **more: Any) -> None:
+        super().__init__(**more)
+        self._faults = faults
+        self._every = every
+        self._rng = random.Random(29)
+        self.failed = Counter[str]()
+
+    def embed(self, sources: Sequence[Sequence[int]]) -> list[Any]:
+        fault = self._draw(len(sources))
+        found = super().embed(sources)
+        if fault == "short":
+            return found[:-1]
+        if fault == "long":
+            return [*found, found[0]]
+        return [found[0][:-1], *found[1:]] if fault == "shape" else found
+
+    def insert(self, sources: Sequence[Sequence[int]], first_row: int) -> None:
+        self._draw(len(sources))
+        super().insert(sources, first_row)
+
+    def step(self, rows: Sequence[RowInput], only: int | None = None, scored: bool = True) -> list[Step]:
+        fault = self._draw(len(rows) if only is None else 1)
+        found = super().step(rows, only, scored)
+        if fault == "short":
+            return found[1:]
+        return [found[-1], *found] if fault == "long" else found
+
+    def _draw(self, rows: int) -> str:
+        fault = self._rng.choice(self._faults) if rows > 1 and self._rng.randrange(self._every) == 0 else ""
+        self.failed[fault] += 1
+        if fault == "raise":
+            raise RuntimeError("a passing fault")
+        if fault == "memory":
+            raise MemoryRefusedError("no memory now")
+        if fault == "slow":
+            time.sleep(0.01)
+        return fault
+
+
+def fitting(count: int) -> list[str]:
+    """Texts that the model takes."""
+    return [text for text in sentences(4 * count) if len(tokenizer().encode(text)) <= MAX_SOURCE_TOKENS][:count]
+
+
+def code(outcome: object) -> str:
+    return outcome.code.name if isinstance(outcome, ClientError) else "OK"
+
+
+async def come_to_rest(running: Running) -> None:
+    await eventually(lambda: not any(running.value(gauge, model="fake") for gauge in GAUGES))
+
+
+@pytest.mark.parametrize("faults", [("raise",), ("memory",), ("slow",), ("short", "long", "shape")], ids="-".join)
+async def test_a_fault_that_passes_is_nobodys_error_and_nobody_gets_anothers_answer(faults: tuple[str, ...]) -> None:
+    runner = Unreliable(faults, every=4)
+    texts = fitting(CALLERS)
+    async with serving(runner) as running, running.client() as client, asyncio.timeout(2 * PATIENCE_SECONDS):
+        for _ in range(ROUNDS):
+            vectors = [asyncio.create_task(client.embed([text, text])) for text in texts[:4]]
+            answers = await asyncio.gather(*(client.translate([text]) for text in texts))
+            assert [answer.texts for answer in answers] == [(text,) for text in texts]
+            for embedded in await asyncio.gather(*vectors):
+                first, second = embedded.embeddings
+                assert list(first.values) == list(second.values)
+        await come_to_rest(running)
+        assert calls(running, "Translate", "OK") == CALLERS * ROUNDS
+    assert all(runner.failed[fault] for fault in faults if fault != "shape")
+
+
+async def test_only_the_texts_on_which_the_model_fails_fail_whatever_else_goes_wrong() -> None:
+    broken, poison = token_of("boat"), token_of("bird")
+    runner = Unreliable(("raise", "memory", "slow", "short"), every=5, broken=(broken,), poison=(poison,))
+    rng = random.Random(17)
+    expected = Counter[str]()
+    async with serving(runner) as running, running.client() as client, asyncio.timeout(3 * PATIENCE_SECONDS):
+        for _ in range(ROUNDS):
+            texts = [rng.choice(("kite", "red kite", "old tree", "red boat", "old bird")) for _ in range(CALLERS)]
+            waits = [rng.uniform(0, 0.02) for _ in texts]
+
+            async def ask(text: str, wait: float) -> Any:
+                await asyncio.sleep(wait)
+                return await client.translate([text])
+
+            outcomes = await asyncio.gather(*map(ask, texts, waits), return_exceptions=True)
+            for text, outcome in zip(texts, outcomes, strict=True):
+                fails = "boat" in text or "bird" in text
+                assert code(outcome) == ("INTERNAL" if fails else "OK"), (text, outcome)
+                expected[code(outcome)] += 1
+                if not isinstance(outcome, BaseException):
+                    assert outcome.texts == (text,)
+        await come_to_rest(running)
+        assert {name: calls(running, "Translate", name) for name in expected} == expected
+        failed = running.value("dragoman_finished_total", model="fake", reason="failed")
+    assert failed == expected["INTERNAL"] > 0
+
+
+@pytest.mark.parametrize("method", ["translate", "embed"])
+async def test_a_runner_that_gives_too_few_results_for_one_text_fails_that_text_alone(method: str) -> None:
+    short = token_of("boat")
+
+    class Short(FakeRunner):
+        def embed(self, sources: Sequence[Sequence[int]]) -> list[Any]:
+            return [states for states in super().embed(sources) if short not in states[:, 0]]
+
+        def step(self, rows: Sequence[RowInput], only: int | None = None, scored: bool = True) -> list[Step]:
+            return [step for step in super().step(rows, only, scored) if step.token != short]
+
+    async with serving(Short()) as running, running.client() as client:
+        asked = [getattr(client, method)([text]) for text in ("kite", "boat", "bird")]
+        kite, boat, bird = await asyncio.gather(*asked, return_exceptions=True)
+        assert (code(kite), code(boat), code(bird)) == ("OK", "INTERNAL", "OK")
+        if method == "translate":
+            assert [answer.texts for answer in (kite, bird)] == [("kite",), ("bird",)]  # type: ignore[union-attr]
+        assert running.value("dragoman_ready", model="fake") == 1
+        await come_to_rest(running)
+
+
+async def test_an_encoder_that_gives_a_vector_too_few_for_a_text_fails_that_text_alone() -> None:
+    class Narrow(FakeRunner):
+        def embed(self, sources: Sequence[Sequence[int]]) -> list[Any]:
+            return [states[:-1] if len(states) == 4 else states for states in super().embed(sources)]
+
+    async with serving(Narrow()) as running, running.client() as client:
+        outcomes = await asyncio.gather(
+            *(client.embed([text]) for text in ("kite", "old red kite", "red kite")), return_exceptions=True
+        )
+    assert [code(outcome) for outcome in outcomes] == ["OK", "INTERNAL", "OK"]
+
+
+async def test_embeddings_that_are_not_finite_fail_their_own_calls_alone() -> None:
+    runner = FakeRunner(poison=(token_of("boat"),))
+    async with serving(runner) as running, running.client() as client:
+        texts = [random.Random(number).choice(("kite", "boat", "bird")) for number in range(CALLERS)]
+        outcomes = await asyncio.gather(*(client.embed([text]) for text in texts), return_exceptions=True)
+        assert [code(outcome) for outcome in outcomes] == ["INTERNAL" if text == "boat" else "OK" for text in texts]
+        for outcome in outcomes:
+            if not isinstance(outcome, BaseException):
+                assert all(map(math.isfinite, outcome.embeddings[0].values))
+
+
+async def test_a_model_that_hangs_under_many_callers_leaves_none_of_them_waiting() -> None:
+    clock, runner = Clock(), FakeRunner()
+    settings = ServerSettings(max_rows=8)
+    async with serving(runner, settings=settings, clock=clock) as running, running.client() as client:
+        runner.gate.clear()
+        asked = [asyncio.create_task(client.translate([text])) for text in fitting(CALLERS)]
+        await eventually(runner.stepping.is_set)
+        await eventually(lambda: running.value("grpc_server_started_total", **TRANSLATE) == CALLERS)
+        clock.ahead += settings.run_timeout_seconds + 1
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            outcomes = await asyncio.gather(*asked, return_exceptions=True)
+        assert {code(outcome) for outcome in outcomes} == {grpc.StatusCode.UNAVAILABLE.name}
+        runner.gate.set()
+        await come_to_rest(running)
+        await eventually(lambda: running.value("dragoman_ready", model="fake") == 1)
+        assert (await client.translate(["kite"])).texts == ("kite",)
+
+
+TRANSLATE = {"grpc_type": "unary", "grpc_service": "dragoman.v1.TranslationService", "grpc_method": "Translate"}

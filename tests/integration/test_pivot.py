@@ -1,0 +1,173 @@
+"""Calls that go through a third language, by two models of one server."""
+
+import asyncio
+import logging
+
+import pytest
+
+from dragoman.service.client import (
+    FinishReason,
+    InvalidArgumentError,
+    NotFoundError,
+    OverloadedError,
+    Pivot,
+    TimedOutError,
+    UnavailableError,
+)
+from dragoman.service.loading import StartupError
+from dragoman.service.server import Server
+from dragoman.service.settings import ServerSettings
+from tests.fake_runner import FakeRunner
+from tests.harness import eventually, loopback, manifest, text_of, token_of
+from tests.integration.test_command_line import dragoman
+from tests.integration.test_several import Backwards, several
+
+FIRST = manifest(name="fr-en", source_languages=("fr",), target_languages=("en",))
+SHORT = manifest(name="fr-en", source_languages=("fr",), target_languages=("en",), max_output_tokens=10)
+SECOND = manifest(name="en-de", source_languages=("en",), target_languages=("de",))
+DIRECT = manifest(name="fr-de", source_languages=("fr",), target_languages=("de",))
+
+THROUGH_ENGLISH = ServerSettings(pivot="en", repetition_tokens=0)
+
+
+async def test_two_models_go_together_where_none_goes_alone_and_the_reply_tells_all_of_it() -> None:
+    models = ((FakeRunner(), FIRST), (Backwards(), SECOND))
+    async with several(*models, settings=THROUGH_ENGLISH) as running, running.client() as client:
+        result = await client.translate(["old red kite", " ", "boat"], source="fr-CA", to="de", request_id="mine")
+        assert result.texts == ("kite red old", "", "boat")
+        assert (result.model, result.model_version, result.request_id) == ("en-de", SECOND.version, "mine")
+        assert isinstance(result.pivot, Pivot)
+        assert (result.pivot.language, result.pivot.model) == ("en", "fr-en")
+        assert result.pivot.model_version == FIRST.version
+        assert [each.text for each in result.pivot.translations] == ["old red kite", "", "boat"]
+        assert [each.output_tokens for each in result.pivot.translations] == [4, 0, 2]
+        assert [each.source_tokens for each in result.translations] == [4, 0, 2]
+        assert {each.finish_reason for each in result.translations} == {FinishReason.END}
+        assert result.pivot.translations[0].score is not None
+        for name, language in (("fr-en", "en"), ("en-de", "de")):
+            labels = {"model": name, "operation": "translate", "target_language": language}
+            assert running.value("dragoman_texts_total", **labels) == 3
+        silent = await client.translate(["kite"], source="fr", to="de", scores=False)
+        assert silent.pivot
+        assert (silent.translations[0].score, silent.pivot.translations[0].score) == (None, None)
+
+
+async def test_nothing_goes_through_a_third_language_unasked() -> None:
+    async with several((FakeRunner(), FIRST), (FakeRunner(), SECOND)) as running, running.client() as client:
+        with pytest.raises(InvalidArgumentError, match="'de' from 'fr' is not offered"):
+            await client.translate(["kite"], source="fr", to="de")
+        assert (await client.info()).pivot_language == ""
+
+
+async def test_a_model_that_goes_alone_or_is_named_is_never_left_for_two() -> None:
+    models = ((FakeRunner(), FIRST), (FakeRunner(), SECOND), (Backwards(), DIRECT))
+    async with several(*models, settings=THROUGH_ENGLISH) as running, running.client() as client:
+        result = await client.translate(["red kite"], source="fr", to="de")
+        assert (result.texts, result.model, result.pivot) == (("kite red",), "fr-de", None)
+        with pytest.raises(InvalidArgumentError, match="source_language 'fr' is not known; this model has en"):
+            await client.translate(["kite"], source="fr", to="de", model="en-de")
+        with pytest.raises(NotFoundError):
+            await client.translate(["kite"], source="fr", to="de", model="nope")
+
+
+async def test_an_end_that_the_first_model_did_not_come_to_is_not_hidden() -> None:
+    models = ((FakeRunner(endless=(token_of("dog"),)), SHORT), (FakeRunner(), SECOND))
+    async with several(*models, settings=THROUGH_ENGLISH) as running, running.client() as client:
+        result = await client.translate(["dog", "kite"], source="fr", to="de")
+        assert [each.finish_reason for each in result.translations] == [FinishReason.LENGTH, FinishReason.END]
+        assert result.pivot
+        assert result.pivot.translations[0].finish_reason is FinishReason.LENGTH
+
+
+async def test_the_limit_of_a_call_is_for_what_is_written_in_the_end() -> None:
+    models = ((FakeRunner(), FIRST), (FakeRunner(), SECOND))
+    async with several(*models, settings=THROUGH_ENGLISH) as running, running.client() as client:
+        result = await client.translate(["old red kite"], source="fr", to="de", max_output_tokens=2)
+        assert (result.texts, result.translations[0].finish_reason) == (("old red",), FinishReason.LENGTH)
+        assert result.pivot
+        assert result.pivot.translations[0].text == "old red kite"
+        with pytest.raises(InvalidArgumentError, match="max_output_tokens must be at least 0, is -1"):
+            await client.translate(["kite"], source="fr", to="de", max_output_tokens=-1)
+        assert running.value("dragoman_finished_total", model="fr-en", reason="end") == 1, "asked for nothing in vain"
+
+
+async def test_a_text_too_long_for_the_second_model_is_refused_or_cut_and_told() -> None:
+    models = ((FakeRunner(endless=(token_of("dog"),)), FIRST), (FakeRunner(), SECOND))
+    async with several(*models, settings=THROUGH_ENGLISH) as running, running.client() as client:
+        with pytest.raises(InvalidArgumentError, match=r"texts\[1\] in 'en' has 49 tokens, the limit is 24; shorten"):
+            await client.translate(["kite", "dog"], source="fr", to="de")
+        with pytest.raises(InvalidArgumentError, match=r"texts\[1\] has 25 tokens, the limit is 24"):
+            await client.translate(["kite", text_of(25)], source="fr", to="de")
+        result = await client.translate(["kite", "dog", text_of(25)], source="fr", to="de", truncate=True)
+        assert [each.source_truncated for each in result.translations] == [False, True, True]
+        assert result.pivot
+        assert [each.source_truncated for each in result.pivot.translations] == [False, False, True]
+
+
+async def test_a_deadline_is_for_both_and_what_is_cancelled_ends_in_either() -> None:
+    second = FakeRunner()
+    models = ((FakeRunner(), FIRST), (second, SECOND))
+    # Two lanes: the first model works while the second one stands still.
+    settings = ServerSettings(pivot="en", repetition_tokens=0, lanes=2)
+    async with several(*models, settings=settings) as running, running.client() as client:
+        second.gate.clear()
+        with pytest.raises(TimedOutError):
+            await client.translate(["kite"], source="fr", to="de", timeout_seconds=0.3)
+        call = asyncio.create_task(client.translate(["boat"], source="fr", to="de"))
+        ended = {"model": "fr-en", "reason": "end"}
+        await eventually(lambda: running.value("dragoman_finished_total", **ended) == 2)
+        call.cancel()
+        await asyncio.wait({call})
+        second.gate.set()
+        left = [{"model": "en-de", "reason": reason} for reason in ("deadline", "cancelled")]
+        await eventually(lambda: sum(running.value("dragoman_finished_total", **each) for each in left) == 2)
+
+
+async def test_a_full_queue_refuses_the_second_half_of_the_way_as_well() -> None:
+    second = FakeRunner()
+    models = ((FakeRunner(), FIRST), (second, SECOND))
+    settings = ServerSettings(pivot="en", repetition_tokens=0, lanes=2, max_rows=1, queue_sequences=1)
+    async with several(*models, settings=settings) as running, running.client() as client:
+        second.gate.clear()
+        calls = [asyncio.create_task(client.translate(["kite"], source="en", to="de"))]
+        await eventually(second.stepping.is_set)
+        calls.append(asyncio.create_task(client.translate(["kite"], source="en", to="de")))
+        await eventually(lambda: running.value("dragoman_queue_sequences", model="en-de") == 1)
+        with pytest.raises(OverloadedError):
+            await client.translate(["kite"], source="fr", to="de")
+        assert running.value("dragoman_finished_total", model="fr-en", reason="end") == 1
+        second.gate.set()
+        await asyncio.gather(*calls)
+
+
+async def test_a_model_that_does_not_answer_refuses_the_call_before_the_other_has_worked_for_it() -> None:
+    models = ((FakeRunner(), FIRST), (FakeRunner(), SECOND))
+    async with several(*models, settings=THROUGH_ENGLISH) as running, running.client() as client:
+        await asyncio.to_thread(running.server.models["en-de"].engine.stop)
+        await eventually(lambda: running.value("dragoman_ready", model="en-de") == 0)
+        with pytest.raises(UnavailableError, match="the engine has stopped"):
+            await client.translate(["kite"], source="fr", to="de")
+        assert running.value("dragoman_finished_total", model="fr-en", reason="end") == 0
+
+
+async def test_a_pivot_that_no_model_knows_is_refused_at_start() -> None:
+    with pytest.raises(StartupError, match=r"^pivot is 'xx', a language of no model; there are de, en, fr$"):
+        Server(loopback(ServerSettings(pivot="xx")), FIRST, SECOND)
+
+
+async def test_the_server_the_command_line_and_the_log_tell_of_it(caplog: pytest.LogCaptureFixture) -> None:
+    models = ((FakeRunner(), FIRST), (FakeRunner(), SECOND))
+    caplog.set_level(logging.INFO, "dragoman.calls")
+    async with several(*models, settings=THROUGH_ENGLISH) as running:
+        command = ("translate", "--from", "fr", "--to", "de", "--max-output-tokens", "1")
+        told = await dragoman(running, *command, stdin="kite\nred kite\n")
+        info = await dragoman(running, "info")
+    assert (told.exit_code, told.stdout) == (0, "kite\nred\n")
+    assert told.stderr.splitlines() == [
+        "through en: by fr-en, then by en-de",
+        "line 1: the translation was stopped",
+        "line 2: the translation was stopped",
+    ]
+    assert "pivot            en, where no model" in info.stdout
+    fields = next(record.fields for record in caplog.records if hasattr(record, "fields"))
+    assert (fields["pivot"], fields["pivot_model"], fields["model"]) == ("en", "fr-en", "en-de")
