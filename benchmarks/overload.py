@@ -56,6 +56,8 @@ class Wave:
     calm_seconds: float = 0.0
     """From the end of the wave to normal latency."""
     resident_bytes: int = 0
+    processor_share: float = 0.0
+    """Of its processor that the server had; what lacks of 1 had others, and the wave was not measured in peace."""
 
     @property
     def goodput(self) -> float:
@@ -132,12 +134,19 @@ async def measure(
     texts = itertools.cycle(sentences)
     async with AsyncClient(server.address, timeout_seconds=TIMEOUT_SECONDS, retries=None) as client:
         await capacity(client, texts, clients, 2)
+        used = server.cpu_seconds()
         able = await capacity(client, texts, clients, seconds)
+        share = (server.cpu_seconds() - used) / seconds
         before = max([await latency(client, texts) for _ in range(20)])
-        click.echo(f"capacity {able:.1f} calls a second; alone a call takes at most {1000 * before:.0f} ms")
+        click.echo(
+            f"capacity {able:.1f} calls a second, with {share:.0%} of the processor; "
+            f"alone a call takes at most {1000 * before:.0f} ms"
+        )
         found = []
         for number in range(1, waves + 1):
+            used, began = server.cpu_seconds(), time.monotonic()
             wave = await overload(client, texts, TIMES_CAPACITY * able, seconds)
+            wave.processor_share = (server.cpu_seconds() - used) / (time.monotonic() - began)
             wave.calm_seconds = await calm(client, texts, CALM_TIMES * before)
             wave.resident_bytes = server.resident_bytes()
             found.append(wave)
@@ -145,7 +154,7 @@ async def measure(
                 f"wave {number}: goodput {wave.goodput:.1f} a second ({wave.goodput / able:.0%} of capacity), "
                 f"{len(wave.refusals)} refused, 99 % of them within {1000 * wave.refusal_seconds:.0f} ms, "
                 f"others {dict(wave.others)}, calm after {wave.calm_seconds:.2f} s, "
-                f"{wave.resident_bytes / MIB:.1f} MiB"
+                f"{wave.resident_bytes / MIB:.1f} MiB, {wave.processor_share:.0%} of the processor"
             )
     return able, found
 

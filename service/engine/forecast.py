@@ -14,6 +14,15 @@ DEVIATIONS = 2
 CAUTION = 1.1
 """Of the wait, for the same reason."""
 
+LATE_SHARE = 0.02
+"""Of what was promised in time, so much may come late: with more the forecast grows, with less it shrinks."""
+
+CORRECTION = 0.02
+"""By how much one that is late makes the forecast grow, as a part of what it was at first."""
+
+MOST_CORRECTION = 1.3
+"""So many times what it was at first. Up to there the rows stay full; with much more they would wait for work."""
+
 
 class Pace:
     """How fast the queue drains while there is more in it than rows are free. Not thread-safe."""
@@ -27,6 +36,7 @@ class Pace:
         """When sequences were last admitted and others left waiting; None if none were left."""
         self._busy, self._calm = _Run(), _Run()
         """What rows take while others wait, and while none does: fewer run together then, and each is sooner done."""
+        self._correction = 1.0
         self.usual_source = 0.0
         """Tokens of a source, as they are of late."""
 
@@ -44,6 +54,11 @@ class Pace:
         self.usual_source += (WEIGHT if self.usual_source else 1.0) * (source_tokens - self.usual_source)
         (self._calm if self._since is None else self._busy).note(seconds / source_tokens)
 
+    def promise(self, kept: bool) -> None:
+        """A sequence that was taken as one that would come in time did so, or did not."""
+        change = -CORRECTION * LATE_SHARE if kept else CORRECTION
+        self._correction = min(MOST_CORRECTION, max(1.0, self._correction + change))
+
     def forecast(self, tokens_before: int, source_tokens: float) -> float | None:
         """Seconds until the answer to a sequence with so many tokens before it, and hardly ever more.
 
@@ -52,7 +67,8 @@ class Pace:
         if not self._tokens or not self._seconds:
             return None
         run = self._calm if self._busy.mean is None else self._busy
-        return CAUTION * tokens_before * self._seconds / self._tokens + source_tokens * run.most
+        wait = CAUTION * tokens_before * self._seconds / self._tokens
+        return self._correction * (wait + source_tokens * run.most)
 
 
 class _Run:

@@ -7,7 +7,7 @@ from collections.abc import Sequence as Row
 from dataclasses import replace
 
 from dragoman.service.engine.forecast import Pace
-from dragoman.service.engine.sequence import QueueFullError, Sequence, TooSlowError
+from dragoman.service.engine.sequence import Finish, QueueFullError, Sequence, TooSlowError
 
 FEW_DEADLINES = 64
 """Up to so many deadlines of sequences that wait no more are not worth a clearing."""
@@ -46,14 +46,16 @@ class Queue:
         Raises QueueFullError where they do not fit, and TooSlowError where they would come too late for their deadline.
         An empty queue takes any request: one that is larger than the queue could otherwise never be answered.
         """
+        promised = False
         if self._waiting and sequences:
-            self._check_deadline(sequences, now)
+            promised = self._check_deadline(sequences, now)
             if len(self._waiting) + len(sequences) > self._most_sequences:
                 raise QueueFullError(len(self._waiting), self._most_sequences, "sequences")
             if self.tokens + sum(sequence.cost for sequence in sequences) > self._most_tokens:
                 raise QueueFullError(self.tokens, self._most_tokens, "tokens")
         for sequence in sequences:
             sequence.times = replace(sequence.times, submitted=now)
+            sequence.promised = promised
             self._add(sequence)
 
     def look(self, deadline: float | None, now: float, decoded: bool) -> None:
@@ -64,17 +66,21 @@ class Queue:
         if self._waiting:
             self._check_forecast(self.tokens, self.pace.usual_source if decoded else 0, deadline, now)
 
-    def _check_deadline(self, sequences: Row[Sequence], now: float) -> None:
-        """Raise TooSlowError if the last of a request's sequences, or its longest, would be late."""
+    def _check_deadline(self, sequences: Row[Sequence], now: float) -> bool:
+        """Whether it can be foretold. Raises TooSlowError if the last of a request, or its longest, would be late."""
         deadline = sequences[-1].deadline
         before = self.tokens + sum(sequence.cost for sequence in sequences[:-1])
         longest = max(len(sequence.source) if sequence.max_output else 0 for sequence in sequences)
-        self._check_forecast(before, longest, deadline, now)
+        return self._check_forecast(before, longest, deadline, now)
 
-    def _check_forecast(self, before: int, source_tokens: float, deadline: float | None, now: float) -> None:
+    def _check_forecast(self, before: int, source_tokens: float, deadline: float | None, now: float) -> bool:
+        """Whether anything can be foretold. Raises TooSlowError where it would be late."""
         forecast = self.pace.forecast(before, source_tokens)
-        if forecast is not None and deadline is not None and now + forecast > deadline:
+        if forecast is None or deadline is None:
+            return False
+        if now + forecast > deadline:
             raise TooSlowError(now + forecast - deadline)
+        return True
 
     def take(self) -> Sequence:
         """Take the head out."""
@@ -100,6 +106,11 @@ class Queue:
             self._deadlines = [entry for entry in self._deadlines if entry[-1] in self._waiting]
             heapq.heapify(self._deadlines)
         return gone
+
+    def note_dead(self, sequence: Sequence, reason: Finish) -> None:
+        """Nobody waits any more for `sequence`, wherever it is: the forecast learns of it where it was wrong."""
+        if reason is Finish.DEADLINE and sequence.promised:
+            self.pace.promise(kept=False)
 
     def drain(self) -> list[Sequence]:
         """Take out everything."""
@@ -127,5 +138,6 @@ class Queue:
             return
         del self._waiting[sequence]
         self.tokens -= sequence.cost
+        self.note_dead(sequence, reason)
         sequence.end(reason, now)
         gone.append(sequence)

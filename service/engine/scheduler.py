@@ -120,6 +120,7 @@ class Scheduler:
         for sequence in self._rows:
             reason = sequence.dead(now)
             if reason is not None:
+                self._queue.note_dead(sequence, reason)
                 sequence.end(reason, now)
         removal = self._remove_finished()
         return replace(removal, gone=(*gone, *removal.gone)) if gone else removal
@@ -260,6 +261,8 @@ class Scheduler:
             sequence.end(Finish.REPETITION, now)
         if sequence.finish is not None:
             self._queue.pace.decoded(len(sequence.source), now - sequence.times.admitted)
+            if sequence.promised:
+                self._queue.pace.promise(kept=True)
 
     def _relieve(self, now: float) -> None:
         """Let the batch grow again where memory has not been refused for a while."""

@@ -85,6 +85,8 @@ class Sequence:
     error: Exception | None = None
     """What went wrong, where finish is FAILED."""
     times: Times = Times()
+    promised: bool = False
+    """Whether it was taken because it would be answered before its deadline."""
     cancelled: bool = False
     tell_cancelled: Callable[["Sequence"], object] | None = None
     """Called by `cancel`, on its thread: whoever holds the sequence would otherwise have to ask again and again."""

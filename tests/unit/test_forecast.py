@@ -1,6 +1,6 @@
 import pytest
 
-from dragoman.service.engine.forecast import CAUTION, DEVIATIONS, MEMORY_SECONDS, Pace
+from dragoman.service.engine.forecast import CAUTION, CORRECTION, DEVIATIONS, MEMORY_SECONDS, MOST_CORRECTION, Pace
 from dragoman.service.engine.queue import Queue
 from dragoman.service.engine.scheduler import Limits, Scheduler, Step
 from dragoman.service.engine.sequence import Sequence, TooSlowError
@@ -162,3 +162,36 @@ def test_how_fast_rows_are_where_nobody_waits_is_not_how_fast_they_are_at_load()
     for _ in range(3):
         pace.decoded(10, 5.0)
     assert pace.forecast(0, 10) == pytest.approx(5.0)
+
+
+def test_the_forecast_grows_while_more_are_late_than_may_be_and_shrinks_again() -> None:
+    pace = Pace()
+    pace.drained(100, backlog=True, now=0.0)
+    pace.drained(100, backlog=True, now=1.0)
+    at_first = wait(pace, 1000)
+    for _ in range(10):
+        pace.promise(kept=False)
+    assert wait(pace, 1000) == pytest.approx(at_first * (1 + 10 * CORRECTION))
+    for _ in range(1000):
+        pace.promise(kept=False)
+    assert wait(pace, 1000) == pytest.approx(at_first * MOST_CORRECTION)
+    for number in range(20_000):
+        pace.promise(kept=number % 100 != 0)
+    assert wait(pace, 1000) < 1.2 * at_first, "one in a hundred is no fault"
+
+
+def test_only_those_that_were_promised_to_come_in_time_are_late(busy: Busy) -> None:
+    before = wait(busy.queue.pace, 1000)
+    unforeseen = sequence(deadline=busy.now + 0.5)
+    while busy.queue:
+        busy.turn()
+    busy.queue.submit([unforeseen], busy.now)
+    busy.queue.drop_dead(busy.now + 100)
+    assert wait(busy.queue.pace, 1000) == pytest.approx(before, rel=0.2)
+    assert not unforeseen.promised
+    busy.queue.submit([sequence()], busy.now)
+    busy.queue.submit([late := sequence(deadline=busy.now + 50)], busy.now)
+    assert late.promised
+    unmoved = wait(busy.queue.pace, 1000)
+    busy.queue.drop_dead(busy.now + 100)
+    assert wait(busy.queue.pace, 1000) == pytest.approx(unmoved * (1 + CORRECTION))
