@@ -21,6 +21,7 @@ from dragoman.service.settings import ServerSettings
 from tests.fake_runner import FakeRunner
 from tests.harness import eventually, loopback, manifest, text_of, token_of
 from tests.integration.test_command_line import dragoman
+from tests.integration.test_health import SERVICE
 from tests.integration.test_several import Backwards, several
 
 FIRST = manifest(name="fr-en", source_languages=("fr",), target_languages=("en",))
@@ -117,7 +118,8 @@ async def test_a_deadline_is_for_both_and_what_is_cancelled_ends_in_either() -> 
         call = asyncio.create_task(client.translate(["boat"], source="fr", to="de"))
         await eventually(lambda: running.value("dragoman_queue_sequences", model="en-de") == 1)
         call.cancel()
-        await asyncio.wait({call})
+        labels = {"grpc_type": "unary", "grpc_service": SERVICE, "grpc_method": "Translate", "grpc_code": "CANCELLED"}
+        await eventually(lambda: running.value("grpc_server_handled_total", **labels) == 1)
         second.gate.set()
         left = [{"model": "en-de", "reason": reason} for reason in ("deadline", "cancelled")]
         await eventually(lambda: sum(running.value("dragoman_finished_total", **each) for each in left) == 2)
