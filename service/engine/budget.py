@@ -17,7 +17,7 @@ class Side:
     slots: int
     """Most rows."""
     page_bytes: int = 1
-    """In which the kernel may give memory; the first array begins a page."""
+    """In which the kernel may give memory where there is more than one page; the first array begins one."""
 
     def held_bytes(self, rows: int, positions: int) -> float:
         """The most that is resident for `rows` of which the longest needs so many positions, also while it is moved."""
@@ -26,10 +26,12 @@ class Side:
         row = max(rung for rung in self.rungs if rung < 2 * needed) * self.position_bytes
         if not self.arrays:
             return 0.0
-        array, used = self.slots * row // self.arrays, rows * row // self.arrays
-        starts = (place * array for place in range(self.arrays))
-        pages = sum(-(-(start + used) // self.page_bytes) - start // self.page_bytes for start in starts)
-        return min(self.slots * row, pages * self.page_bytes) * (1 + 1 / self.arrays)
+        whole = self.slots * row
+        page = self.page_bytes if whole > self.page_bytes else 1
+        starts = (place * whole // self.arrays for place in range(self.arrays))
+        used = rows * row // self.arrays
+        pages = sum(-(-(start + used) // page) - start // page for start in starts)
+        return min(whole, pages * page) * (1 + 1 / self.arrays)
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,9 @@ def test_where_arrays_are_moved_one_by_one_there_is_one_of_them_twice() -> None:
 
 def test_pages_are_whole_but_no_more_is_resident_than_there_is() -> None:
     assert side(page_bytes=100).held_bytes(3, 64) == 2 * 200
-    assert side(slots=4, page_bytes=100).held_bytes(3, 64) == 2 * 200
-    assert side(slots=4, page_bytes=1000).held_bytes(3, 64) == 2 * 4 * 64
+    assert side(slots=4, page_bytes=200).held_bytes(3, 64) == 2 * 200
+    assert side(slots=4, page_bytes=250).held_bytes(3, 64) == 2 * 250
+    assert side(slots=4, page_bytes=1000).held_bytes(3, 64) == 2 * 3 * 64, "there is no such page in so little"
     assert side(arrays=2, slots=8, page_bytes=100).held_bytes(1, 64) == 1.5 * 200
 
 
