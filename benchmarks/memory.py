@@ -236,7 +236,7 @@ async def _all_long(address: str, texts: Sequence[str]) -> None:
 @click.argument("bundle", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--part", "parts", type=click.Choice(PARTS), multiple=True, default=PARTS)
 @click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="The server's.")
-@click.option("--budget-mib", type=click.IntRange(1), default=256, show_default=True)
+@click.option("--budget-mib", type=click.IntRange(1), default=208, show_default=True)
 @click.option("--work", type=click.Path(path_type=Path), default=Path("build/bench/memory"), show_default=True)
 @click.option("--data", type=click.Path(exists=True, dir_okay=False, path_type=Path), default=DATA, show_default=True)
 def main(bundle: Path, parts: Sequence[str], threads: int, budget_mib: int, work: Path, data: Path) -> None:

@@ -88,7 +88,7 @@ class Loader:
     def load(self, found: Found, say: Callable[[str], None], others: Callable[[], int] = lambda: 0) -> LoadedModel:
         """The model, verified and warm; `say` is told what is being done. Raises StartupError.
 
-        `others` counts the working memory of the models that run meanwhile, which is not this one's.
+        `others` counts what comes and goes with the models that run meanwhile.
         """
         bundle = found.bundle
         give_back_memory()
@@ -101,8 +101,9 @@ class Loader:
         if stamp_of(bundle.folder) != found.stamp:
             # What was checked and what was read may be of two versions.
             raise StartupError(f"{bundle.folder} changed while it was loaded")
-        working = max(runner.memory().working for runner in model.runners) + others()
-        return replace(model, held_bytes=max(0, anonymous_bytes() - working - before))
+        held = [runner.memory() for runner in model.runners]
+        passing = held[0].working + sum(each.cache_resident for each in held) + others()
+        return replace(model, held_bytes=max(0, anonymous_bytes() - passing - before))
 
 
 def stamp_of(folder: Path) -> Stamp:

@@ -92,12 +92,13 @@ class Replacer:
         if manifest.version == served.info.version and served.lifecycle.ready:
             log.info("%s still holds version %s of %s", place.folder, manifest.version, place.name)
             return False
-        await self._home.add(await run_aside(partial(self._loader.load, found, _note, self._working)))
+        await self._home.add(await run_aside(partial(self._loader.load, found, _note, self._passing)))
         log.info("version %s of %s takes the place of %s", manifest.version, place.name, served.info.version)
         return True
 
-    def _working(self) -> int:
-        return sum(model.engine.memory().working for model in [*self._home.models.values()])
+    def _passing(self) -> int:
+        held = [model.engine.memory() for model in [*self._home.models.values()]]
+        return sum(each.working + each.cache_resident for each in held)
 
 
 _note: Callable[[str], None] = log.info

@@ -1,7 +1,7 @@
 """What of this process is resident, as the kernel counts it by kinds of memory. All of it is Linux's.
 
-Three kinds add up to the kernel's figure: pages of files (programs, libraries, mapped weights), anonymous pages (what
-allocators and stacks have) and shared ones, which here are the caches alone (`engine/cache.py`).
+Two kinds add up to the kernel's figure: pages of files (programs, libraries, mapped weights) and anonymous pages (of
+allocators, stacks and caches).
 """
 
 import mmap
@@ -17,14 +17,12 @@ PAGE = mmap.PAGESIZE
 
 ENTRY = 8
 """Bytes of a page's entry in PAGEMAP."""
-PRESENT = np.uint64(1 << 63)
-
-SHARED = "/dev/zero"
-"""What a mapping of shared memory without a file is said to be of."""
+OWN = np.uint64(1 << 63 | 1 << 56)
+"""Present, and nobody else's: the page of zeros that is read where nothing was written is everybody's."""
 
 
 def anonymous_bytes(statm: Path = STATM) -> int:
-    """Resident memory of allocators and stacks, caches not counted; 0 where the system does not say."""
+    """Resident memory of no file; 0 where the system does not say."""
     try:
         fields = statm.read_text().split()
     except OSError:
@@ -45,8 +43,6 @@ def mapped_bytes(smaps: Path = SMAPS) -> dict[str, int]:
                 if line[0] in "0123456789abcdef":
                     name = line.split(maxsplit=5)[5:]
                     path = name[0].rstrip() if name and name[0].startswith("/") else ""
-                    if path.startswith(SHARED):
-                        path = ""
                 elif path and line.startswith("Rss:"):
                     found[path] = found.get(path, 0) + _bytes(line)
                 elif path and line.startswith("Anonymous:"):
@@ -61,7 +57,7 @@ def _bytes(line: str) -> int:
 
 
 def touched_bytes(address: int, length: int, pagemap: Path = PAGEMAP) -> int:
-    """What is resident of `length` bytes at `address`, which begins a page; all where the system does not say."""
+    """What was written of `length` bytes at `address`, which begins a page, and is resident; all where nobody says."""
     pages = -(-length // PAGE)
     try:
         with pagemap.open("rb", buffering=0) as table:
@@ -69,4 +65,4 @@ def touched_bytes(address: int, length: int, pagemap: Path = PAGEMAP) -> int:
             entries = np.frombuffer(table.read(pages * ENTRY), np.uint64)
     except OSError:
         return length
-    return int(np.count_nonzero(entries & PRESENT)) * PAGE
+    return int(np.count_nonzero(entries & OWN == OWN)) * PAGE

@@ -127,7 +127,7 @@ class FakeRunner:
         )
 
     def costs(self) -> Costs:
-        return Costs(Side((16, 24, 32, 48, 64), 10, 2), Side((16, 24, 32, 48, 64), 20, 2))
+        return Costs(Side((16, 24, 32, 48, 64), 10, 2, 64), Side((16, 24, 32, 48, 64), 20, 2, 64))
 
     def most_working(self) -> int:
         return 100

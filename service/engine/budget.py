@@ -14,13 +14,24 @@ class Side:
     """Of one position of one row, in all arrays."""
     arrays: int
     """Moved one by one where the capacity changes."""
+    slots: int
+    """Most rows."""
+    page_bytes: int = 1
+    """In which the kernel may give memory where there is more than one page; the first array begins one."""
 
-    def row_bytes(self, positions: int) -> float:
-        """The most that a row takes while the longest of all needs so many positions, the moment of moving included."""
+    def held_bytes(self, rows: int, positions: int) -> float:
+        """The most that is resident for `rows` of which the longest needs so many positions, also while it is moved."""
         needed = next((rung for rung in self.rungs if rung >= positions), self.rungs[-1])
         # A cache shrinks only where half of it would do.
-        widest = max(rung for rung in self.rungs if rung < 2 * needed)
-        return widest * self.position_bytes * (1 + 1 / max(1, self.arrays))
+        row = max(rung for rung in self.rungs if rung < 2 * needed) * self.position_bytes
+        if not self.arrays:
+            return 0.0
+        whole = self.slots * row
+        page = self.page_bytes if whole > self.page_bytes else 1
+        starts = (place * whole // self.arrays for place in range(self.arrays))
+        used = rows * row // self.arrays
+        pages = sum(-(-(start + used) // page) - start // page for start in starts)
+        return min(whole, pages * page) * (1 + 1 / self.arrays)
 
 
 @dataclass(frozen=True)
@@ -32,7 +43,7 @@ class Costs:
 
     def cache_bytes(self, rows: int, source: int, output: int) -> float:
         """Of `rows` whose longest source and longest output have so many tokens."""
-        return rows * (self.sources.row_bytes(source) + self.outputs.row_bytes(output))
+        return self.sources.held_bytes(rows, source) + self.outputs.held_bytes(rows, output)
 
 
 @dataclass(frozen=True)

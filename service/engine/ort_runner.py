@@ -154,7 +154,8 @@ class OrtRunner:
         self._small["position"][part] = [row.position for row in rows[part]]
         self._small["scored"][...] = scored
         self._positions_used = sum(row.position + 1 for row in rows)
-        with self._working.run(DECODER_FILE, (len(rows), len(rows) * self._past.capacity)):
+        size = (len(rows), len(rows) * self._past.capacity)
+        with self._working.run(DECODER_FILE, size, self._resident_cache_bytes):
             self._decoder.run_with_iobinding(self._binding)
         self._working.refresh(self._shrink_arena)
         tokens = self._small["next_token"][part, 0].tolist()
@@ -188,13 +189,16 @@ class OrtRunner:
         return Memory(
             weights=self._weights_bytes,
             cache_reserved=self._cross.nbytes + self._past.nbytes,
-            cache_resident=self._cross.resident_bytes + self._past.resident_bytes,
+            cache_resident=self._resident_cache_bytes(),
             cache_used=used,
             buffers=sum(buffer.nbytes for buffer in self._small.values()),
             working=self._working.nbytes,
             source_positions=self._cross.capacity,
             output_positions=self._past.capacity,
         )
+
+    def _resident_cache_bytes(self) -> int:
+        return self._cross.resident_bytes + self._past.resident_bytes
 
     def costs(self) -> Costs:
         """See `Runner`."""

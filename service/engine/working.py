@@ -46,8 +46,11 @@ class WorkingMemory:
         """The most that this ever was."""
 
     @contextmanager
-    def run(self, graph: str, size: Size) -> Iterator[None]:
-        """A run of `graph`: looked at where it is the largest so far, and no other is looked at."""
+    def run(self, graph: str, size: Size, caches: Callable[[], int] = lambda: 0) -> Iterator[None]:
+        """A run of `graph`: looked at where it is the largest so far, and no other is looked at.
+
+        `caches` counts what is resident of the caches that it may touch, which is not this memory.
+        """
         largest = self._largest.get(graph, (0,) * len(size))
         if all(new <= old for new, old in zip(size, largest, strict=True)):
             yield
@@ -57,9 +60,9 @@ class WorkingMemory:
             yield
             return
         try:
-            before = self._anonymous()
+            before = self._anonymous() - caches()
             yield
-            self.nbytes = max(0, self.nbytes + self._anonymous() - before)
+            self.nbytes = max(0, self.nbytes + self._anonymous() - caches() - before)
             self.most_bytes = max(self.most_bytes, self.nbytes)
             self._largest[graph] = tuple(map(max, size, largest))
         finally:

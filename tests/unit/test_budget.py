@@ -13,27 +13,36 @@ RUNGS = (16, 24, 32, 48, 64)
 MANY = 10**9
 
 
-def side(arrays: int = MANY) -> Side:
-    return Side(RUNGS, position_bytes=1, arrays=arrays)
+def side(arrays: int = 1, slots: int = MANY, page_bytes: int = 1) -> Side:
+    return Side(RUNGS, 1, arrays, slots, page_bytes)
 
 
 def test_a_row_takes_the_widest_that_the_cache_may_still_be() -> None:
     """It shrinks only where half of it would do."""
-    assert [round(side().row_bytes(positions)) for positions in (1, 16, 17, 25, 33, 64)] == [24, 24, 32, 48, 64, 64]
+    held = [side().held_bytes(1, positions) for positions in (1, 16, 17, 25, 33, 64)]
+    assert held == [2 * row for row in (24, 24, 32, 48, 64, 64)], "twice, for the moment in which it moves"
 
 
 def test_where_arrays_are_moved_one_by_one_there_is_one_of_them_twice() -> None:
-    assert side(arrays=1).row_bytes(64) == 128
-    assert side(arrays=4).row_bytes(64) == 80
+    assert side(arrays=1).held_bytes(1, 64) == 128
+    assert side(arrays=4).held_bytes(1, 64) == 80
+
+
+def test_pages_are_whole_but_no_more_is_resident_than_there_is() -> None:
+    assert side(page_bytes=100).held_bytes(3, 64) == 2 * 200
+    assert side(slots=4, page_bytes=200).held_bytes(3, 64) == 2 * 200
+    assert side(slots=4, page_bytes=250).held_bytes(3, 64) == 2 * 250
+    assert side(slots=4, page_bytes=1000).held_bytes(3, 64) == 2 * 3 * 64, "there is no such page in so little"
+    assert side(arrays=2, slots=8, page_bytes=100).held_bytes(1, 64) == 1.5 * 200
 
 
 def test_every_row_is_as_wide_as_the_longest_needs() -> None:
-    assert round(Costs(side(), side()).cache_bytes(3, source=64, output=16)) == 3 * (64 + 24)
+    assert Costs(side(), side()).cache_bytes(3, source=64, output=16) == 2 * 3 * (64 + 24)
 
 
 def test_what_runs_take_comes_out_of_the_same_budget() -> None:
     working = [0]
-    budget = Budget(100.0, Costs(side(), side()), lambda: working[0])
+    budget = Budget(200.0, Costs(side(), side()), lambda: working[0])
     assert budget.holds(2, 16, 16)
     working[0] = 10
     assert not budget.holds(2, 16, 16)
@@ -53,11 +62,11 @@ def admitted(scheduler: Scheduler) -> list[tuple[int, int]]:
 
 
 def test_so_many_run_together_as_there_is_memory_for() -> None:
-    assert admitted(scheduler_of(3 * 48 + 1, *[(8, 8)] * 5)) == [(8, 8)] * 3
+    assert admitted(scheduler_of(2 * 3 * 48 + 1, *[(8, 8)] * 5)) == [(8, 8)] * 3
 
 
 def test_a_long_text_makes_all_rows_wide_and_waits_for_that() -> None:
-    scheduler = scheduler_of(200, (8, 8), (8, 8), (64, 64), (8, 8))
+    scheduler = scheduler_of(400, (8, 8), (8, 8), (64, 64), (8, 8))
     assert admitted(scheduler) == [(8, 8), (8, 8)]
     assert admitted(scheduler) == [], "nobody passes it, or it would starve"
     scheduler.fail_rows(dict.fromkeys(range(2), ValueError()), 0.0)

@@ -90,7 +90,7 @@ def test_while_it_grows_the_old_cells_are_given_back() -> None:
         array[:] = 1.0
     slots.fit(32, rows=8)
     assert all((array[:, :, :16] == 1.0).all() for array in slots.arrays.values())
-    assert not any(array.any() for array in before.values()), "punched out: whoever reads them now reads zeros"
+    assert not any(array.any() for array in before.values()), "given back: whoever reads them now reads zeros"
 
 
 @on_linux
