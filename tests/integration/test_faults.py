@@ -3,6 +3,7 @@
 import asyncio
 import math
 import random
+import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -175,6 +176,23 @@ async def test_embeddings_that_are_not_finite_fail_their_own_calls_alone() -> No
         for outcome in outcomes:
             if not isinstance(outcome, BaseException):
                 assert all(map(math.isfinite, outcome.embeddings[0].values))
+
+
+async def test_a_caller_that_is_killed_leaves_nothing_behind() -> None:
+    runner = FakeRunner()
+    async with serving(runner) as running, running.client() as client:
+        runner.gate.clear()
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, *("-m", "dragoman.service.cli", "translate", "--address", running.address, "old kite")
+        )
+        await eventually(runner.stepping.is_set)
+        process.kill()
+        await process.wait()
+        await eventually(lambda: calls(running, "Translate", "CANCELLED") == 1)
+        runner.gate.set()
+        await come_to_rest(running)
+        assert running.value("dragoman_finished_total", model="fake", reason="cancelled") == 1
+        assert (await client.translate(["kite"])).texts == ("kite",)
 
 
 async def test_a_model_that_hangs_under_many_callers_leaves_none_of_them_waiting() -> None:
