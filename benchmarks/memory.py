@@ -46,6 +46,8 @@ LONG_WORDS = 400
 SMALL_CLIENTS = 2
 SMALL_SECONDS = 25.0
 AFTER_SECONDS = 30.0
+REST_SECONDS = 4.0
+"""Of nobody asking, until memory has been given back."""
 SAMPLE_SECONDS = 0.01
 TIMEOUT_SECONDS = 600.0
 BUDGET_CLIENTS = 64
@@ -192,10 +194,10 @@ def measure_served(bundles: Sequence[Path], texts: Sequence[str], threads: int) 
     click.echo(f"{len(bundles)} served: {', '.join(names)}")
     options = (*map(str, bundles[1:]), "--threads-per-lane", str(threads), "--max-rows", str(ROWS))
     with server_process(bundles[0], *options) as server:
-        time.sleep(2)
+        time.sleep(REST_SECONDS)
         moments = [look(server, "at rest, after warm-up")]
         moments += asyncio.run(outlier(server, texts, names))
-        time.sleep(2)
+        time.sleep(REST_SECONDS)
         moments.append(look(server, "at rest again"))
     _, before, _, after, _ = moments
     broken = [f"{each.name}: {each.unexplained:+.1%}" for each in moments if abs(each.unexplained) > MOST_UNEXPLAINED]

@@ -34,7 +34,7 @@ TEXTS = 200
 TIMEOUT_SECONDS = 300.0
 LOAD_SECONDS = 2.0
 """How long a new version is asked before its memory is looked at."""
-REST_SECONDS = 2.0
+REST_SECONDS = 4.0
 """Without a call before that look: the server gives back by then what a burst has taken."""
 
 MOST_GROWTH = 0.05

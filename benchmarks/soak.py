@@ -35,7 +35,7 @@ MOST_GROWTH = 0.03
 """From the first quarter's end to the last's."""
 MOST_IDLE_SHARE = 0.02
 """Of one processor."""
-SETTLE_SECONDS = 2.0
+SETTLE_SECONDS = 4.0
 """Between a quarter's last answer and the look at its memory."""
 
 

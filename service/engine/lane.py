@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 ENGINE = "engine"
 """What the threads are called."""
 
-PAUSE_SECONDS = 0.5
+PAUSE_SECONDS = 2.0
 """How long there must be nothing to do before memory is given back."""
 
 Run = Literal["embed", "insert", "step"]
