@@ -39,7 +39,7 @@ JOINED = 12
 """Sentences that make one long text."""
 WORD = "Help"
 TIMEOUT_SECONDS = 600.0
-POLL_SECONDS = 0.005
+POLL_SECONDS = 0.1
 
 FULL_STEPS = 2
 """Of which the last one at least had every row, if the first was under way."""

@@ -391,7 +391,8 @@ def serve(
     is still going on.
     """
     keep_memory_together()
-    asyncio.run(_until_signal(partial(_life, settings, folders, Loader(settings, load, verify))))
+    with asyncio.Runner(loop_factory=_new_loop) as runner:
+        runner.run(_until_signal(partial(_life, settings, folders, Loader(settings, load, verify))))
     if any(thread.name in (ASIDE, ENGINE) for thread in threading.enumerate()):
         # The interpreter would wait for them, or end under them while they compute.
         logging.shutdown()
@@ -458,6 +459,15 @@ def _check_pivot(pivot: str, manifests: Sequence[Manifest]) -> None:
         resolve_language("pivot", pivot, known)
     except UnknownLanguageError as error:
         raise StartupError(f"pivot is {pivot!r}, a language of no model; there are {', '.join(known)}") from error
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    """An event loop; uvloop's where there is one for the system, since a call costs it less."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
 
 
 def _say(lines: str) -> None:

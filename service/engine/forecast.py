@@ -20,7 +20,7 @@ LATE_SHARE = 0.02
 CORRECTION = 0.02
 """By how much one that is late makes the forecast grow, as a part of what it was at first."""
 
-MOST_CORRECTION = 1.3
+MOST_CORRECTION = 1.6
 """So many times what it was at first. Up to there the rows stay full; with much more they would wait for work."""
 
 
