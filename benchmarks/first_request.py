@@ -31,6 +31,7 @@ NEXT = 100
 """Calls after the first."""
 
 BOUND = 1.3
+REST_SECONDS = 1.0
 PATIENCE_SECONDS = 60.0
 
 
@@ -41,6 +42,8 @@ class First:
     seconds: float
     usual_seconds: float
     """The median of the next calls."""
+    rested_seconds: float
+    """One call more, after a rest: what of the first one's wait is not for being the first."""
 
     @property
     def ratio(self) -> float:
@@ -83,7 +86,9 @@ def first(bundle: Path, text: str, calls: int) -> First:
     """The first call of a new server, and the `calls` after it."""
     with calling(bundle) as caller:
         seconds = caller.seconds(text)
-        return First(seconds, statistics.median(caller.seconds(text) for _ in range(calls)))
+        usual = statistics.median(caller.seconds(text) for _ in range(calls))
+        time.sleep(REST_SECONDS)
+        return First(seconds, usual, caller.seconds(text))
 
 
 def text_of(words: int, sentences: Sequence[str]) -> str:
@@ -94,9 +99,11 @@ def text_of(words: int, sentences: Sequence[str]) -> str:
 def line(words: int, firsts: Sequence[First]) -> str:
     """What is told of one length."""
     middle, worst = middle_of(firsts), max(firsts, key=lambda each: each.ratio)
+    rested = statistics.median(each.rested_seconds for each in firsts)
     return (
         f"{words:4} words: {1000 * middle.seconds:7.1f} ms, then {1000 * middle.usual_seconds:7.1f} ms: "
-        f"{middle.ratio:.2f} times; worst of {len(firsts)} starts {worst.ratio:.2f}"
+        f"{middle.ratio:.2f} times; worst of {len(firsts)} starts {worst.ratio:.2f}; "
+        f"after a rest {1000 * rested:.1f} ms"
     )
 
 
