@@ -4,8 +4,9 @@
 
 For each length of text a server is started anew, several times over. A channel is connected, health has said SERVING on
 it, and then one text is translated again and again, one call at a time. The first call is held against the median of
-the next hundred. The caller's own first call, which would be slow as well, has gone to another server before. Ends with
-status 1 where, by the median over the starts of a length, a first call takes more than 1.3 times as long.
+the next hundred, and beside it stands one after a second of rest. The caller's own first call, which would be slow as
+well, has gone to another server before. Ends with status 1 where, by the median over the starts of a length, a first
+call takes more than 1.3 times as long.
 """
 
 import itertools
