@@ -1,31 +1,22 @@
-"""One server process: ports, health, reflection and metrics around the models that it serves.
-
-    serve        reads the bundles, binds the ports, verifies, loads, serves until a signal, and stops
-    Server       what is bound and served, without signals or bundles
+"""Ports, health, reflection and metrics around the models that are served, without signals or bundles.
 
 A model that does not answer makes the server say so, and refuse its calls, until it answers again. Another version of a
 model takes its place at once: calls that were begun end with the version that began them, and when the last of them has
 ended, that version's memory is given back.
 
-A signal at any moment stops the server in order: health says NOT_SERVING, new calls are refused, running calls go on
-for as long as the grace allows, and the rest is cancelled. A second signal ends the process at once.
+It stops in order: health says NOT_SERVING, new calls are refused, running calls go on for as long as the grace allows,
+and the rest is cancelled.
 """
 
 import asyncio
-import errno
 import gc
 import logging
 import math
 import os
-import signal
-import socket
-import sys
-import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -33,14 +24,13 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from prometheus_client import CollectorRegistry
 
-from dragoman.export.bundle import Bundle, Manifest
+from dragoman.export.bundle import Manifest
 from dragoman.service.account import Account
-from dragoman.service.announcement import announcement, at
-from dragoman.service.aside import ASIDE, run_aside
+from dragoman.service.announcement import at
+from dragoman.service.aside import run_aside
 from dragoman.service.budget import Claim, shares
 from dragoman.service.call_log import CallLog
 from dragoman.service.engine.engine import Engine
-from dragoman.service.engine.lane import ENGINE
 from dragoman.service.engine.turns import Turns
 from dragoman.service.errors import HopelessError, UnknownLanguageError
 from dragoman.service.exposition import Exposition
@@ -48,23 +38,13 @@ from dragoman.service.guard import Guard, TokenLimits
 from dragoman.service.interceptor import CallInterceptor
 from dragoman.service.languages import resolve_language
 from dragoman.service.lifecycle import Lifecycle, State
-from dragoman.service.loading import (
-    LoadedModel,
-    Loader,
-    StartupError,
-    as_configured,
-    check_provider,
-    check_runtime,
-    find_bundles,
-    load_model,
-    verify_model,
-)
+from dragoman.service.loading import LoadedModel, StartupError, as_configured
 from dragoman.service.memory import NvidiaDevices
 from dragoman.service.metrics import Metrics, ModelMetrics
 from dragoman.service.models import ServedModel
-from dragoman.service.process import give_back_memory, give_way, keep_memory_together
+from dragoman.service.ports import cannot_listen, check_free
+from dragoman.service.process import give_back_memory, give_way
 from dragoman.service.rehearsal import rehearse
-from dragoman.service.replacement import Replacer
 from dragoman.service.results import ModelInfo
 from dragoman.service.servicer import METHODS, SERVICE, TranslationService
 from dragoman.service.settings import ServerSettings
@@ -88,9 +68,6 @@ ENGINE_STOP_SECONDS = 1
 
 ENDING_SECONDS = 0.1
 """How long the threads and tasks of a model that is no longer served are given to end."""
-
-IMPATIENT_STATUS = 1
-"""Exit status after a second signal."""
 
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -160,7 +137,7 @@ class Server:
         """
         await self._tell_health()
         host, port, metrics_port = self._settings.host, self._settings.port, self._settings.metrics_port
-        _check_free(host, port)
+        check_free(host, port)
         try:
             self.port = self._bind(self._grpc, at(host, port))
         except RuntimeError as error:
@@ -174,7 +151,7 @@ class Server:
                 ready=lambda: all(map(self._ready, self._model_metrics)),
             )
         except OSError as error:
-            raise _cannot_listen(host, metrics_port, error) from error
+            raise cannot_listen(host, metrics_port, error) from error
         self.metrics_port = self._exposition.port
         self._exposition.start()
         await self._grpc.start()
@@ -378,66 +355,6 @@ class Server:
         return ended
 
 
-def serve(
-    settings: ServerSettings,
-    folders: Sequence[Path],
-    load: Callable[[Bundle, ServerSettings], LoadedModel] = load_model,
-    verify: Callable[[Bundle, int], object] = verify_model,
-) -> None:
-    """Serve the bundles in `folders` until SIGTERM or SIGINT; each is a bundle or holds some.
-
-    Raises StartupError if that cannot be done; before a port is bound if a bundle is at fault. `load` and `verify`
-    are what stands between a bundle's files and an answer. Leaves the process if work that cannot be interrupted
-    is still going on.
-    """
-    keep_memory_together()
-    with asyncio.Runner(loop_factory=_new_loop) as runner:
-        runner.run(_until_signal(partial(_life, settings, folders, Loader(settings, load, verify))))
-    if any(thread.name in (ASIDE, ENGINE) for thread in threading.enumerate()):
-        # The interpreter would wait for them, or end under them while they compute.
-        logging.shutdown()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)
-
-
-async def _life(settings: ServerSettings, folders: Sequence[Path], loader: Loader, asked: asyncio.Event) -> None:
-    """All that a server does; cancelled, it stops in order. `asked` is set when new versions are to be looked for."""
-    await run_aside(partial(check_provider, settings.provider))
-    found = [await run_aside(partial(loader.find, folder)) for folder in find_bundles(folders)]
-    server = Server(settings, *(each.bundle.manifest for each in found))
-    try:
-        await server.open()
-        await run_aside(check_runtime)
-        server.account.begin()
-        for warning in server.warnings:
-            _say(warning)
-        for each in found:
-            await server.add(await run_aside(partial(loader.load, each, _say)))
-        infos = [model.info for model in server.models.values()]
-        _say(announcement(infos, settings.host, server.port, server.metrics_port, bool(settings.tls_certificate)))
-        await Replacer(server, loader, found, settings.watch_seconds).run(asked)
-    finally:
-        await server.stop(settings.grace_seconds)
-
-
-async def _until_signal(life: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
-    """Run `life`; the first signal cancels it, a second one ends the process where it stands. SIGHUP sets its event."""
-    asked = asyncio.Event()
-    task = asyncio.create_task(life(asked))
-
-    def on_signal() -> None:
-        if task.cancelling():
-            os._exit(IMPATIENT_STATUS)
-        task.cancel()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, on_signal)
-    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, asked.set)
-    with suppress(asyncio.CancelledError):
-        await task
-
-
 def _give_back() -> None:
     gc.collect()
     give_back_memory()
@@ -461,42 +378,12 @@ def _check_pivot(pivot: str, manifests: Sequence[Manifest]) -> None:
         raise StartupError(f"pivot is {pivot!r}, a language of no model; there are {', '.join(known)}") from error
 
 
-def _new_loop() -> asyncio.AbstractEventLoop:
-    """An event loop; uvloop's where there is one for the system, since a call costs it less."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()
-
-
-def _say(lines: str) -> None:
-    print(lines, flush=True)
-
-
 async def _within(seconds: float, work: Coroutine[Any, Any, None]) -> bool:
     """Whether `work` was done within `seconds`; it is given up if not."""
     task = asyncio.create_task(work)
     done, _ = await asyncio.wait({task}, timeout=seconds)
     task.cancel()
     return bool(done)
-
-
-def _check_free(host: str, port: int) -> None:
-    """Raise StartupError if `port` cannot be listened on; gRPC itself would say why on several lines of its log."""
-    try:
-        for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-            with socket.socket(family, kind, protocol) as trial:
-                trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                trial.bind(address)
-    except OSError as error:
-        raise _cannot_listen(host, port, error) from error
-
-
-def _cannot_listen(host: str, port: int, error: OSError) -> StartupError:
-    if error.errno == errno.EADDRINUSE:
-        return StartupError(f"port {port} on {host} is in use")
-    return StartupError(f"cannot listen on {host}, port {port}: {error.strerror}")
 
 
 def _model_info(manifest: Manifest, provider: str, threads: int) -> ModelInfo:

@@ -62,7 +62,7 @@ def serve(bundles: tuple[Path, ...], **settings: Any) -> None:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from dragoman.service.loading import StartupError
     from dragoman.service.logs import configure
-    from dragoman.service.server import serve as run
+    from dragoman.service.serving import serve as run
 
     try:
         made = ServerSettings(**settings)

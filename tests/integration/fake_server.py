@@ -13,7 +13,7 @@ from dragoman.export.bundle import Bundle
 from dragoman.service.engine.runner import RowInput
 from dragoman.service.engine.scheduler import Step
 from dragoman.service.loading import LoadedModel, StartupError
-from dragoman.service.server import serve
+from dragoman.service.serving import serve
 from dragoman.service.settings import ServerSettings
 from tests.fake_runner import FakeRunner
 from tests.harness import loaded

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import settings as bounded
 from hypothesis import strategies as st
 
-from dragoman.service import server
+from dragoman.service import serving
 from dragoman.service.cli.serve import serve
 from dragoman.service.cpus import allowed_cpus
 from dragoman.service.engine.repetition import Repetition
@@ -41,7 +41,7 @@ def options() -> dict[str, click.Option]:
 def started(monkeypatch: pytest.MonkeyPatch) -> list[ServerSettings]:
     """The settings that `dragoman serve` would have started servers with."""
     started: list[ServerSettings] = []
-    monkeypatch.setattr(server, "serve", lambda settings, folder: started.append(settings))
+    monkeypatch.setattr(serving, "serve", lambda settings, folder: started.append(settings))
     return started
 
 
