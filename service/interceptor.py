@@ -84,7 +84,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         if handler is None:
             return None
         if handler_call_details.method.startswith(OPEN_SERVICE):
-            return readable(handler)  # type: ignore[no-any-return]
+            return readable(handler)
         metadata = handler_call_details.invocation_metadata
         own = self._methods.get(handler_call_details.method)
         begin = None if own is None else partial(_Running, *own, trace_context(metadata), self._told)
@@ -93,7 +93,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         except UnauthenticatedError as error:
             return self._refusing(error, begin)
         if begin is None:
-            return readable(handler)  # type: ignore[no-any-return]
+            return readable(handler)
         serialize = handler.response_serializer
         asked = _Asked(handler.unary_unary, handler.request_deserializer, begin, account)  # type: ignore[arg-type]
         look = self._looks.get(handler_call_details.method)

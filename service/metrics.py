@@ -54,6 +54,7 @@ REPLACEMENTS = ("replaced", "refused")
 DEVICE_MEMORY_KINDS = ("used", "total")
 WASTED = frozenset({Finish.CANCELLED, Finish.DEADLINE, Finish.FAILED})
 
+MODEL = ("model",)
 RPC_LABELS = ("grpc_type", "grpc_service", "grpc_method")
 
 
@@ -80,18 +81,31 @@ class Metrics:
         registry.register(_ScrapeCalls(self.before_scrape))
         self.families: list[Family] = []
         """Everything that is defined here, in the order of the documentation."""
-        model = ("model",)
+        self._define_models()
+        self._define_work()
+        self._define_load()
+        self._define_memory(devices)
+        self._define_changes()
+        self._define_calls()
+        ProcessCollector(registry=registry)
+        self._refusals = {reason: self.refused.labels(reason) for reason in REFUSALS}
+
+    def _define_models(self) -> None:
+        """What runs, and whether it answers."""
         self.model_info = self._gauge(
             "dragoman_model_info",
             "Always 1: the labels say which model runs, and where it really runs.",
             ("model", "version", "family", "precision", "provider"),
         )
-        self.ready = self._gauge("dragoman_ready", "1 while the model answers calls, else 0.", model)
+        self.ready = self._gauge("dragoman_ready", "1 while the model answers calls, else 0.", MODEL)
         self.provider_as_configured = self._gauge(
             "dragoman_provider_as_configured",
             "1 if the model runs where the settings want it, else 0; auto wants a GPU where the machine has one.",
-            model,
+            MODEL,
         )
+
+    def _define_work(self) -> None:
+        """What was done, and how long it took."""
         self.phase_seconds = self._histogram(
             "dragoman_phase_seconds",
             "Time spent in one phase: queue, encode and decode of each text, tokenize and detokenize of each call.",
@@ -101,18 +115,18 @@ class Metrics:
         self.time_to_first_token_seconds = self._histogram(
             "dragoman_time_to_first_token_seconds",
             "Time from entering the queue to the first output token, of each text.",
-            model,
+            MODEL,
             SECONDS,
         )
         self.step_seconds = self._histogram(
-            "dragoman_step_seconds", "Time of one step of the decoder.", model, STEP_SECONDS
+            "dragoman_step_seconds", "Time of one step of the decoder.", MODEL, STEP_SECONDS
         )
-        self.batch_rows = self._histogram("dragoman_batch_rows", "Texts in one step of the decoder.", model, ROWS)
+        self.batch_rows = self._histogram("dragoman_batch_rows", "Texts in one step of the decoder.", MODEL, ROWS)
         self.source_tokens = self._histogram(
-            "dragoman_source_tokens", "Tokens of each text that was encoded.", model, TOKENS
+            "dragoman_source_tokens", "Tokens of each text that was encoded.", MODEL, TOKENS
         )
         self.output_tokens = self._histogram(
-            "dragoman_output_tokens", "Tokens of each output that somebody received.", model, TOKENS
+            "dragoman_output_tokens", "Tokens of each output that somebody received.", MODEL, TOKENS
         )
         self.tokens = self._counter(
             "dragoman_tokens_total",
@@ -137,25 +151,31 @@ class Metrics:
         self.refused = self._counter(
             "dragoman_refused_total", f"Calls refused before the engine had them: {', '.join(REFUSALS)}.", ("reason",)
         )
+
+    def _define_load(self) -> None:
+        """What waits and runs now, and what may."""
         self.queue_tokens = self._gauge(
-            "dragoman_queue_tokens", "Tokens, of sources and longest outputs together, that wait.", model
+            "dragoman_queue_tokens", "Tokens, of sources and longest outputs together, that wait.", MODEL
         )
         self.queue_tokens_limit = self._gauge(
-            "dragoman_queue_tokens_limit", "Most tokens that may wait; a call beyond is refused.", model
+            "dragoman_queue_tokens_limit", "Most tokens that may wait; a call beyond is refused.", MODEL
         )
-        self.queue_sequences = self._gauge("dragoman_queue_sequences", "Texts that wait.", model)
+        self.queue_sequences = self._gauge("dragoman_queue_sequences", "Texts that wait.", MODEL)
         self.queue_sequences_limit = self._gauge(
-            "dragoman_queue_sequences_limit", "Most texts that may wait; a call beyond is refused.", model
+            "dragoman_queue_sequences_limit", "Most texts that may wait; a call beyond is refused.", MODEL
         )
-        self.active_rows = self._gauge("dragoman_active_rows", "Texts that are being decoded.", model)
+        self.active_rows = self._gauge("dragoman_active_rows", "Texts that are being decoded.", MODEL)
         self.cache_slots = self._gauge(
-            "dragoman_cache_slots", "Texts that the cache has room for: the most that are decoded together.", model
+            "dragoman_cache_slots", "Texts that the cache has room for: the most that are decoded together.", MODEL
         )
         self.cache_positions = self._gauge(
             "dragoman_cache_positions",
             f"Tokens that a slot of the cache has room for now, of each text: {' and '.join(CACHES)}.",
             ("model", "cache"),
         )
+
+    def _define_memory(self, devices: Callable[[], Sequence[DeviceMemory]]) -> None:
+        """Where memory goes."""
         self.memory_bytes = self._gauge(
             "dragoman_memory_bytes",
             "Memory of a model: weights that are resident, buffers (what loading it took besides), working (what runs "
@@ -181,14 +201,20 @@ class Metrics:
             ("device", "kind"),
             "Memory of each NVIDIA device, used by all processes and total; absent without one.",
         )
-        registry.register(_DeviceMemoryCollector(device_memory, devices))
-        self.model_load_seconds = self._gauge("dragoman_model_load_seconds", "Time that loading took.", model)
-        self.warmup_seconds = self._gauge("dragoman_warmup_seconds", "Time that warming up took.", model)
+        self.registry.register(_DeviceMemoryCollector(device_memory, devices))
+
+    def _define_changes(self) -> None:
+        """How models came to be there."""
+        self.model_load_seconds = self._gauge("dragoman_model_load_seconds", "Time that loading took.", MODEL)
+        self.warmup_seconds = self._gauge("dragoman_warmup_seconds", "Time that warming up took.", MODEL)
         self.replacements = self._counter(
             "dragoman_replacements_total",
             f"New versions of a bundle that were found while serving: {' and '.join(REPLACEMENTS)}.",
             ("model", "outcome"),
         )
+
+    def _define_calls(self) -> None:
+        """Calls, whatever they are about."""
         self.rpc_started = self._counter("grpc_server_started_total", "Calls that began.", RPC_LABELS)
         self.rpc_handled = self._counter(
             "grpc_server_handled_total", "Calls that ended, by status.", (*RPC_LABELS, "grpc_code")
@@ -203,8 +229,6 @@ class Metrics:
         )
         for method, seconds in OBJECTIVES.items():
             self.objective_seconds.labels(method).set(seconds)
-        ProcessCollector(registry=registry)
-        self._refusals = {reason: self.refused.labels(reason) for reason in REFUSALS}
 
     def refuse(self, reason: str) -> None:
         """A call was refused for one of REFUSALS."""

@@ -38,7 +38,7 @@ async def abort(context: Context, status: CallStatus) -> NoReturn:
         raise asyncio.CancelledError from None
 
 
-def readable(handler: Any) -> Any:
+def readable(handler: Any) -> "grpc.RpcMethodHandler[Any, Any]":
     """The handler of a service that is not ours, such as health, with its messages read here."""
     parse, serialize = handler.request_deserializer, handler.response_serializer
     if handler.unary_unary:

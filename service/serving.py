@@ -15,6 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import uvloop
+
 from dragoman.export.bundle import Bundle
 from dragoman.service.announcement import announcement
 from dragoman.service.aside import ASIDE, run_aside
@@ -50,7 +52,8 @@ def serve(
     is still going on.
     """
     keep_memory_together()
-    with asyncio.Runner(loop_factory=_new_loop) as runner:
+    # A call costs this loop less than asyncio's own.
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_until_signal(partial(_life, settings, folders, Loader(settings, load, verify))))
     if any(thread.name in (ASIDE, ENGINE) for thread in threading.enumerate()):
         # The interpreter would wait for them, or end under them while they compute.
@@ -95,15 +98,6 @@ async def _until_signal(life: Callable[[asyncio.Event], Coroutine[Any, Any, None
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, asked.set)
     with suppress(asyncio.CancelledError):
         await task
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    """An event loop; uvloop's where there is one for the system, since a call costs it less."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()
 
 
 def _say(lines: str) -> None:

@@ -68,12 +68,13 @@ class WorkingMemory:
         finally:
             self._looking.release()
 
-    def give_back(self, shrink: Callable[[], None] = lambda: None) -> None:
+    def give_back(self, shrink: Callable[[], None] = lambda: None, patience_seconds: float = PATIENCE_SECONDS) -> None:
         """Return to the system what no run uses; takes up to some ten milliseconds.
 
-        `shrink` returns to the allocator what the runtime keeps.
+        `shrink` returns to the allocator what the runtime keeps. Nothing is done where another thread's run is looked
+        at for longer than `patience_seconds`.
         """
-        if not self._looking.acquire(timeout=PATIENCE_SECONDS):
+        if not self._looking.acquire(timeout=patience_seconds):
             return
         try:
             shrink()
@@ -85,6 +86,6 @@ class WorkingMemory:
             self._looking.release()
 
     def refresh(self, shrink: Callable[[], None]) -> None:
-        """Between two runs: give back where that has not been done for a while."""
+        """Between two runs: give back where that has not been done for a while, and nobody need be waited for."""
         if self._clock() - self._given_back >= GIVE_BACK_SECONDS:
-            self.give_back(shrink)
+            self.give_back(shrink, patience_seconds=0)
