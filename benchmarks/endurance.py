@@ -4,10 +4,12 @@
 
 The server has one processor and one thread, the generator the other. Capacity is measured with a closed loop; then
 calls come at random moments, at 80 % of that rate: good ones, and one in ten each that is bad, cancelled, or too late
-from the start. Latency of good calls, resident memory, open files and threads are looked at every few seconds. Through
-what is seen after the first part, which warms the server up, a line is laid: its slope an hour is printed, and what it
-comes to over the time of the looks must stay within bounds. Answers and counts are held against what they must be as in
-`benchmarks.crosstalk`. Ends with status 1 where anything is not as it must be.
+from the start. Latency of good calls, resident memory, open files and threads are looked at every few seconds; of
+memory the least since the look before, because large batches take some for a moment. Through what is seen after the
+first part, which warms the server up, a line is laid: its slope an hour is printed, and what it comes to over the time
+of the looks must stay within bounds. Memory is compared at rest as well, before the run and after it. Answers and
+counts are held against what they must be as in `benchmarks.crosstalk`. Ends with status 1 where anything is not as it
+must be.
 """
 
 import asyncio
@@ -45,6 +47,12 @@ CAPACITY_SECONDS = 10.0
 TEXTS = 300
 WARMING = 0.2
 """The first part of the run, which is not looked at."""
+SAMPLE_SECONDS = 0.25
+"""From one reading of resident memory to the next."""
+REST_SECONDS = 15.0
+"""After which a server at rest has given back what it does not need."""
+MOST_GROWTH = 0.05
+"""Of resident memory at rest, from before the run to after it."""
 MIB = 2**20
 HOUR = 3600.0
 
@@ -58,6 +66,7 @@ class Look:
     latency_ms: float
     """Median of the good calls since the look before."""
     resident_mib: float
+    """The least since the look before."""
     files: float
     threads: float
 
@@ -151,15 +160,17 @@ async def watch(server: ServerProcess, tally: Tally, every: float, looks: list[L
     """Look at the server again and again."""
     started = time.monotonic()
     while True:
-        seen = len(tally.latencies)
-        await asyncio.sleep(every)
+        seen, until, resident = len(tally.latencies), time.monotonic() + every, list[int]()
+        while time.monotonic() < until:
+            await asyncio.sleep(SAMPLE_SECONDS)
+            resident.append(server.resident_bytes())
         latencies = tally.latencies[seen:]
         if not latencies:
             continue
         look = Look(
             time.monotonic() - started,
             1000 * statistics.median(latencies),
-            server.resident_bytes() / MIB,
+            min(resident) / MIB,
             server.open_files(),
             server.threads(),
         )
@@ -175,16 +186,22 @@ async def endure(server: ServerProcess, sentences: list[str], callers: int, minu
         able = await capacity(caller, known, short, long, callers)
         click.echo(f"capacity {able:.1f} calls a second of the mixture; {LOAD:.0%} of it for {minutes:g} minutes")
         await asyncio.to_thread(server.at_rest, CALM_SECONDS)
+        await asyncio.sleep(REST_SECONDS)
+        rest = server.resident_bytes()
         before, tally, looks = Counted.by(server), Tally(), list[Look]()
         watching = asyncio.create_task(watch(server, tally, every, looks))
         await stream(caller, known, tally, short, long, LOAD * able, 60 * minutes)
         watching.cancel()
         calm = await asyncio.to_thread(server.at_rest, CALM_SECONDS)
-        # What was cancelled last may be counted a moment later.
-        await asyncio.sleep(1)
+        # What was cancelled last may be counted a moment later, too.
+        await asyncio.sleep(REST_SECONDS)
+        growth = server.resident_bytes() / rest - 1
     counted = Counted.by(server).since(before)
     click.echo(told(tally, counted))
     found = [*islice(tally.wrong, 5), *differences(tally, counted), *slopes(tally, looks)]
+    click.echo(f"resident at rest: {rest / MIB:.1f} MiB before, {growth:+.1%} after")
+    if growth > MOST_GROWTH:
+        found.append(f"resident memory at rest grew by {growth:.1%}")
     return found if calm else [*found, f"not all of {', '.join(GAUGES)} are at 0"]
 
 

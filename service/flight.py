@@ -76,12 +76,10 @@ class Flights:
             self._flights.discard(flight)
         return flight.sequences
 
-    def look(self, deadline: float | None, decoded: bool) -> None:
-        """Raise HopelessError where a call as they are of late, `decoded` or not, would be refused."""
-        try:
-            self._engine.look(deadline, decoded)
-        except TooSlowError as error:
-            raise _hopeless(error) from error
+    def look(self, deadline: float | None, decoded: bool) -> HopelessError | None:
+        """What a call, `decoded` or not, would probably be refused with."""
+        late = self._engine.look(deadline, decoded)
+        return _hopeless(TooSlowError(late)) if late else None
 
     def give_up(self, reason: str) -> None:
         """Make every call that waits for the engine fail with GivenUpError, whatever the engine does."""

@@ -5,9 +5,8 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import grpc
 
@@ -42,8 +41,8 @@ Request = TypeVar("Request")
 Response = TypeVar("Response")
 Context = grpc.aio.ServicerContext[Any, Any]
 Handler = Callable[[Any, Context], Awaitable[Any]]
-Look = Callable[[float | None], None]
-"""Raises HopelessError where a call that has so many seconds left would be refused."""
+Look = Callable[[float | None], HopelessError | None]
+"""What a call that has so many seconds left would be refused with."""
 
 
 class CallInterceptor(grpc.aio.ServerInterceptor):
@@ -117,8 +116,11 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         """
 
         async def around(messages: Any, context: Context) -> None:
+            hopeless = look(context.time_remaining()) if self._lifecycle.ready else None
+            if hopeless is not None:
+                await self._refuse(hopeless, asked.begin(), context)
+
             async def receive() -> bytes:
-                look(context.time_remaining())
                 message: Any = await context.read()
                 if message is not grpc.aio.EOF:
                     return message  # type: ignore[no-any-return]
@@ -139,9 +141,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             call.ended(_cancelled_code(context))
             raise
         except Exception as error:
-            status = self._status(error)
-            call.ended(status.code)
-            await abort(context, status)
+            await self._refuse(error, call, context)
         call.ended(grpc.StatusCode.OK, response)
         return response
 
@@ -162,14 +162,16 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         """A handler that answers with `error`, whatever the method, before any message is read."""
 
         async def refuse(messages: Any, context: Context) -> None:
-            call = None if begin is None else begin()
-            status = self._status(error)
-            if call is not None:
-                call.ended(status.code)
-            await abort(context, status)
+            await self._refuse(error, None if begin is None else begin(), context)
 
         handler: grpc.RpcMethodHandler[Request, Response] = grpc.stream_stream_rpc_method_handler(refuse)
         return handler
+
+    async def _refuse(self, error: Exception, call: "_Running | None", context: Context) -> NoReturn:
+        status = self._status(error)
+        if call is not None:
+            call.ended(status.code)
+        await abort(context, status)
 
     def _status(self, error: Exception) -> CallStatus:
         if not isinstance(error, ServiceError):
@@ -214,8 +216,7 @@ class _Running:
 Begin = Callable[[], _Running]
 
 
-@dataclass(frozen=True)
-class _Asked:
+class _Asked(NamedTuple):
     """What is known of a call before its message is read."""
 
     answer: Handler

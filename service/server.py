@@ -257,18 +257,14 @@ class Server:
         reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
         return server
 
-    def _look(self, decoded: bool, seconds_left: float | None) -> None:
-        """Raise HopelessError where every model there is would refuse a call that has so long left."""
+    def _look(self, decoded: bool, seconds_left: float | None) -> HopelessError | None:
+        """What a call that has so long left would be refused with by every model there is."""
         hopeless = None
         for model in self.models.values():
-            try:
-                model.translator.look(seconds_left, decoded)
-            except HopelessError as error:
-                hopeless = error
-            else:
-                return
-        if hopeless is not None:
-            raise hopeless
+            hopeless = model.translator.look(seconds_left, decoded)
+            if hopeless is None:
+                return None
+        return hopeless
 
     def _share_memory(self, models: Mapping[str, ServedModel]) -> None:
         """Bound what each of `models` takes, once all are there. Raises StartupError where the budget is too small."""

@@ -21,7 +21,7 @@ from dragoman.model.config import DecodingRules
 from dragoman.model.tokenizers import Tokenizer
 from dragoman.service.engine.engine import Engine
 from dragoman.service.engine.sequence import Finish, Sequence
-from dragoman.service.errors import InvalidRequestError, ModelFailedError, TooLateError, quoted
+from dragoman.service.errors import HopelessError, InvalidRequestError, ModelFailedError, TooLateError, quoted
 from dragoman.service.flight import Flights, Order
 from dragoman.service.languages import resolve_language
 from dragoman.service.metrics import ModelMetrics
@@ -177,9 +177,9 @@ class Translator:
             return (read,)
         return (read, resolve_language("target_language", target, manifest.target_languages, native))
 
-    def look(self, seconds_left: float | None, decoded: bool) -> None:
-        """Raise HopelessError where a call as they are of late would be refused: one that is `decoded`, or embedded."""
-        self._flights.look(self._deadline(seconds_left), decoded)
+    def look(self, seconds_left: float | None, decoded: bool) -> HopelessError | None:
+        """What a call would probably be refused with: one that is `decoded`, or embedded."""
+        return self._flights.look(self._deadline(seconds_left), decoded)
 
     def give_up(self, reason: str) -> None:
         """Answer every call that waits for the engine with GivenUpError."""

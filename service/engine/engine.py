@@ -72,10 +72,10 @@ class Engine:
             self._hall.queue.submit(sequences, self.clock())
             self._hall.changed.notify_all()
 
-    def look(self, deadline: float | None, decoded: bool) -> None:
-        """Raise TooSlowError where a request as they are of late, `decoded` or not, would be refused; any thread."""
+    def look(self, deadline: float | None, decoded: bool) -> float:
+        """Seconds by which a request, `decoded` or not, would hardly come in time, 0 where it would; any thread."""
         with self._hall.changed:
-            self._hall.queue.look(deadline, self.clock(), decoded)
+            return self._hall.queue.look(deadline, self.clock(), decoded)
 
     def load(self) -> Load:
         """What there is to do now; any thread may call it."""

@@ -6,7 +6,7 @@ MEMORY_SECONDS = 3.0
 """How soon a change of the engine's pace is believed: what is so old counts for a third."""
 
 WEIGHT = 0.05
-"""Of the latest sequence in what rows usually take, and in what they differ from it."""
+"""Of the latest sequence in what is known of those before."""
 
 DEVIATIONS = 2
 """Allowed for: where all who wait are at the edge of their deadlines, a mean would be late for half of them."""
@@ -23,6 +23,9 @@ CORRECTION = 0.02
 MOST_CORRECTION = 1.6
 """So many times what it was at first. Up to there the rows stay full; with much more they would wait for work."""
 
+VAIN_SHARE = 0.05
+"""Of those that are read because they may come in time, so many may turn out to be too long for it."""
+
 
 class Pace:
     """How fast the queue drains while there is more in it than rows are free. Not thread-safe."""
@@ -37,8 +40,8 @@ class Pace:
         self._busy, self._calm = _Run(), _Run()
         """What rows take while others wait, and while none does: fewer run together then, and each is sooner done."""
         self._correction = 1.0
-        self.usual_source = 0.0
-        """Tokens of a source, as they are of late."""
+        self.likely_source = 0.0
+        """Tokens that a source is taken to have before it is read."""
 
     def drained(self, tokens: int, backlog: bool, now: float) -> None:
         """Sequences were admitted in the place of others, which occupied `tokens`; `backlog` if not all that waited."""
@@ -51,8 +54,19 @@ class Pace:
 
     def decoded(self, source_tokens: int, seconds: float) -> None:
         """A row ended well, `seconds` after its admission."""
-        self.usual_source += (WEIGHT if self.usual_source else 1.0) * (source_tokens - self.usual_source)
         (self._calm if self._since is None else self._busy).note(seconds / source_tokens)
+
+    def read(self, source_tokens: int, refused: bool) -> None:
+        """A sequence was read before it was known whether it would come in time, and refused then or not.
+
+        With each that was read in vain the next is taken to be longer, up to that one's length; with each that was not,
+        to be shorter. So the first become few, whatever the lengths and the deadlines are.
+        """
+        step = WEIGHT * source_tokens
+        if refused:
+            self.likely_source += max(0.0, min(step * (1 - VAIN_SHARE), source_tokens - self.likely_source))
+        else:
+            self.likely_source = max(0.0, self.likely_source - step * VAIN_SHARE)
 
     def promise(self, kept: bool) -> None:
         """A sequence that was taken as one that would come in time did so, or did not."""

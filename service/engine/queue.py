@@ -58,29 +58,35 @@ class Queue:
             sequence.promised = promised
             self._add(sequence)
 
-    def look(self, deadline: float | None, now: float, decoded: bool) -> None:
-        """Raise TooSlowError if a sequence as they are of late, `decoded` or not, would come too late for `deadline`.
+    def look(self, deadline: float | None, now: float, decoded: bool) -> float:
+        """Seconds by which a sequence, `decoded` or not, would hardly come in time for `deadline`; 0 where it would.
 
         What really is asked may be shorter; this is for whoever cannot know yet, and must not spend time to learn it.
         """
-        if self._waiting:
-            self._check_forecast(self.tokens, self.pace.usual_source if decoded else 0, deadline, now)
+        if not self._waiting:
+            return 0.0
+        late = self._late(self.tokens, self.pace.likely_source if decoded else 0, deadline, now)
+        return 0.0 if late is None else max(0.0, late)
 
     def _check_deadline(self, sequences: Row[Sequence], now: float) -> bool:
         """Whether it can be foretold. Raises TooSlowError if the last of a request, or its longest, would be late."""
         deadline = sequences[-1].deadline
         before = self.tokens + sum(sequence.cost for sequence in sequences[:-1])
         longest = max(len(sequence.source) if sequence.max_output else 0 for sequence in sequences)
-        return self._check_forecast(before, longest, deadline, now)
-
-    def _check_forecast(self, before: int, source_tokens: float, deadline: float | None, now: float) -> bool:
-        """Whether anything can be foretold. Raises TooSlowError where it would be late."""
-        forecast = self.pace.forecast(before, source_tokens)
-        if forecast is None or deadline is None:
+        late = self._late(before, longest, deadline, now)
+        if late is None:
             return False
-        if now + forecast > deadline:
-            raise TooSlowError(now + forecast - deadline)
+        self.pace.read(longest, refused=late > 0)
+        if late > 0:
+            raise TooSlowError(late)
         return True
+
+    def _late(self, before: int, source_tokens: float, deadline: float | None, now: float) -> float | None:
+        """Seconds after `deadline`, and below 0 before it; None where nothing can be foretold."""
+        if deadline is None:
+            return None
+        forecast = self.pace.forecast(before, source_tokens)
+        return None if forecast is None else now + forecast - deadline
 
     def take(self) -> Sequence:
         """Take the head out."""

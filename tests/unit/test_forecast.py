@@ -1,6 +1,16 @@
+import random
+
 import pytest
 
-from dragoman.service.engine.forecast import CAUTION, CORRECTION, DEVIATIONS, MEMORY_SECONDS, MOST_CORRECTION, Pace
+from dragoman.service.engine.forecast import (
+    CAUTION,
+    CORRECTION,
+    DEVIATIONS,
+    MEMORY_SECONDS,
+    MOST_CORRECTION,
+    VAIN_SHARE,
+    Pace,
+)
 from dragoman.service.engine.queue import Queue
 from dragoman.service.engine.scheduler import Limits, Scheduler, Step
 from dragoman.service.engine.sequence import Sequence, TooSlowError
@@ -117,18 +127,28 @@ def test_an_embedding_needs_no_time_to_decode(busy: Busy) -> None:
     busy.queue.submit([sequence(deadline=busy.now + 6 * CAUTION + 0.1, max_output=0)], busy.now)
 
 
-def test_one_of_which_nothing_is_known_yet_is_taken_for_one_like_the_others() -> None:
-    busy = Busy()
-    busy.queue.submit([sequence() for _ in range(6)], 0.0)
-    for _ in range(3):
-        busy.turn()
+def test_one_of_which_nothing_is_known_yet_is_taken_for_one_like_those_that_were_read_in_vain(busy: Busy) -> None:
     exact = busy.queue.pace.forecast(busy.queue.tokens, len(sequence().source))
     assert exact is not None
-    busy.queue.look(busy.now + exact + 0.1, busy.now, decoded=True)
-    busy.queue.look(None, busy.now, decoded=True)
-    with pytest.raises(TooSlowError):
-        busy.queue.look(busy.now + exact - 0.1, busy.now, decoded=True)
-    busy.queue.look(busy.now + exact - 0.1, busy.now, decoded=False)
+    early, late = busy.now + exact + 0.1, busy.now + exact - 0.1
+    assert busy.queue.look(late, busy.now, decoded=True) == 0
+    for _ in range(100):
+        with pytest.raises(TooSlowError):
+            busy.queue.submit([sequence(late)], busy.now)
+    assert busy.queue.look(late, busy.now, decoded=True) == pytest.approx(0.1)
+    assert busy.queue.look(late, busy.now, decoded=False) == 0
+    assert busy.queue.look(early, busy.now, decoded=True) == 0
+    assert busy.queue.look(None, busy.now, decoded=True) == 0
+
+
+def test_few_of_those_that_are_let_in_are_refused_when_they_are_read_whatever_their_lengths() -> None:
+    pace, rng, seen = Pace(), random.Random(1), list[bool]()
+    for _ in range(20_000):
+        tokens, room = rng.randint(5, 100), rng.randint(20, 60)
+        if pace.likely_source <= room:
+            pace.read(tokens, tokens > room)
+            seen.append(tokens > room)
+    assert sum(seen[1000:]) <= 2 * VAIN_SHARE * len(seen[1000:])
 
 
 def test_where_nobody_waits_nobody_is_hopeless() -> None:
@@ -136,7 +156,7 @@ def test_where_nobody_waits_nobody_is_hopeless() -> None:
     busy.queue.submit([sequence() for _ in range(3)], 0.0)
     while len(busy.queue):
         busy.turn()
-    busy.queue.look(busy.now, busy.now, decoded=True)
+    assert busy.queue.look(busy.now, busy.now, decoded=True) == 0
 
 
 def test_what_fills_free_rows_says_nothing_of_how_fast_they_become_free() -> None:
