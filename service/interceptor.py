@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 import grpc
 
 from dragoman.service.call_log import Call, trace_context
+from dragoman.service.door import Door, Look
 from dragoman.service.errors import (
     HopelessError,
     InvalidRequestError,
@@ -41,8 +42,6 @@ Request = TypeVar("Request")
 Response = TypeVar("Response")
 Context = grpc.aio.ServicerContext[Any, Any]
 Handler = Callable[[Any, Context], Awaitable[Any]]
-Look = Callable[[float | None], HopelessError | None]
-"""What a call that has so many seconds left would be refused with."""
 
 
 class CallInterceptor(grpc.aio.ServerInterceptor):
@@ -69,7 +68,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         self._methods: Mapping[str, tuple[str, MethodMetrics]] = {
             f"/{service}/{method}": (method, MethodMetrics(metrics, service, method)) for method in methods
         }
-        self._looks = {f"/{service}/{method}": look for method, look in looks.items()}
+        self._doors = {f"/{service}/{method}": Door(look) for method, look in looks.items()}
         self._crowded_until = 0.0
         """By the monotonic clock: calls that come sooner are looked at first."""
 
@@ -95,9 +94,9 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             return readable(handler)
         serialize = handler.response_serializer
         asked = _Asked(handler.unary_unary, handler.request_deserializer, begin, account)  # type: ignore[arg-type]
-        look = self._looks.get(handler_call_details.method)
-        if look is not None and time.monotonic() < self._crowded_until:
-            return grpc.stream_stream_rpc_method_handler(self._at_the_door(asked, look), None, serialize)
+        door = self._doors.get(handler_call_details.method)
+        if door is not None and time.monotonic() < self._crowded_until:
+            return grpc.stream_stream_rpc_method_handler(self._at_the_door(asked, door), None, serialize)
         return grpc.unary_unary_rpc_method_handler(self._around(asked), None, serialize)
 
     def _around(self, asked: "_Asked") -> Handler:
@@ -109,16 +108,16 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
         return around
 
-    def _at_the_door(self, asked: "_Asked", look: Look) -> Handler:
+    def _at_the_door(self, asked: "_Asked", door: "Door") -> Handler:
         """The same where calls were just refused: one that will be as well is told so before its message is read.
 
         For gRPC it is a method of many messages, since it reads the one of all others before anybody is asked.
         """
 
         async def around(messages: Any, context: Context) -> None:
-            hopeless = look(context.time_remaining()) if self._lifecycle.ready else None
-            if hopeless is not None:
-                await self._refuse(hopeless, asked.begin(), context)
+            refusal = door.refusal(context.time_remaining()) if self._lifecycle.ready else None
+            if refusal is not None:
+                await self._turn_away(refusal, asked.begin(), context)
 
             async def receive() -> bytes:
                 message: Any = await context.read()
@@ -173,16 +172,25 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             call.ended(status.code)
         await abort(context, status)
 
+    async def _turn_away(self, status: CallStatus, call: "_Running", context: Context) -> NoReturn:
+        self._note_hopeless()
+        call.ended(status.code)
+        await abort(context, status)
+
+    def _note_hopeless(self) -> None:
+        self._metrics.refuse(HopelessError.refusal)
+        self._crowded_until = time.monotonic() + CROWDED_SECONDS
+
     def _status(self, error: Exception) -> CallStatus:
         if not isinstance(error, ServiceError):
             log.error("a call failed", exc_info=error)
             return UNEXPECTED
         if isinstance(error, ModelFailedError):
             log.error("%s", error, exc_info=error.__cause__)
-        if error.refusal is not None:
-            self._metrics.refuse(error.refusal)
         if isinstance(error, HopelessError):
-            self._crowded_until = time.monotonic() + CROWDED_SECONDS
+            self._note_hopeless()
+        elif error.refusal is not None:
+            self._metrics.refuse(error.refusal)
         return status_of(error)
 
 

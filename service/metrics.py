@@ -35,7 +35,7 @@ OBJECTIVE_SHARE = 0.99
 """The share of the calls that is to keep the objective."""
 
 MANY_PENDING = 64
-"""How many encodings, steps and texts are counted at once, where nobody scrapes before."""
+"""How many encodings, steps, texts and calls are counted at once, where nobody scrapes before."""
 
 OTHER_LANGUAGE = "other"
 """Stands for the target language of texts that have none: those of Embed."""
@@ -295,10 +295,38 @@ class _DeviceMemoryCollector(Collector):
             yield gauge
 
 
+class Later:
+    """What is counted many at once, and at the latest before a scrape.
+
+    Between two runs of the model nothing of this is in the processor's caches: together each costs a tenth.
+    """
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._pending: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        metrics.before_scrape.append(self.settle)
+
+    def add(self, count: Callable[..., None], *told: Any) -> None:
+        """Call `count` with `told`, later."""
+        self._pending.append((count, told))
+        if len(self._pending) >= MANY_PENDING:
+            self.settle()
+
+    def settle(self) -> None:
+        """Count what was put off; any thread may call it."""
+        while self._pending:
+            try:
+                count, told = self._pending.popleft()
+            except IndexError:
+                # Another thread was faster.
+                return
+            count(*told)
+
+
 class MethodMetrics:
     """The metrics of one gRPC method, bound once."""
 
     def __init__(self, metrics: Metrics, service: str, method: str) -> None:
+        self._later = Later(metrics)
         labels = ("unary", service, method)
         self._started = metrics.rpc_started.labels(*labels)
         self._handled = {code: metrics.rpc_handled.labels(*labels, code.name) for code in grpc.StatusCode}
@@ -306,10 +334,13 @@ class MethodMetrics:
 
     def started(self) -> None:
         """A call began."""
-        self._started.inc()
+        self._later.add(self._started.inc)
 
     def handled(self, code: grpc.StatusCode, seconds: float) -> None:
         """A call ended with `code`, `seconds` after its beginning."""
+        self._later.add(self._count_handled, code, seconds)
+
+    def _count_handled(self, code: grpc.StatusCode, seconds: float) -> None:
         self._handled[code].inc()
         self._seconds.observe(seconds)
 
@@ -320,8 +351,7 @@ class ModelMetrics:
     def __init__(self, metrics: Metrics, name: str, target_languages: Sequence[str]) -> None:
         self._metrics = metrics
         self._name = name
-        self._pending: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
-        metrics.before_scrape.append(self.settle)
+        self._later = Later(metrics)
         self._phases = {phase: metrics.phase_seconds.labels(name, phase) for phase in PHASES}
         self._first_token = metrics.time_to_first_token_seconds.labels(name)
         self._step_seconds = metrics.step_seconds.labels(name)
@@ -430,11 +460,11 @@ class ModelMetrics:
 
     def encoded(self, rows: int, tokens: int, padding: int) -> None:
         """See `Observer.encoded`."""
-        self._put_off(self._count_encoding, tokens, padding)
+        self._later.add(self._count_encoding, tokens, padding)
 
     def stepped(self, rows: int, seconds: float) -> None:
         """See `Observer.stepped`."""
-        self._put_off(self._count_step, rows, seconds)
+        self._later.add(self._count_step, rows, seconds)
 
     def failed(self, run: Run, cause: Cause) -> None:
         """See `Observer.failed`."""
@@ -446,26 +476,10 @@ class ModelMetrics:
 
     def finished(self, sequence: EngineSequence) -> None:
         """See `Observer.finished`."""
-        self._put_off(self._count_finished, sequence.finish, sequence.times, len(sequence.source), len(sequence.tokens))
+        counts = len(sequence.source), len(sequence.tokens)
+        self._later.add(self._count_finished, sequence.finish, sequence.times, *counts)
 
     # --- counted later
-
-    def settle(self) -> None:
-        """Count what was put off; any thread may call it."""
-        while self._pending:
-            try:
-                count, told = self._pending.popleft()
-            except IndexError:
-                # Another thread was faster.
-                return
-            count(*told)
-
-    def _put_off(self, count: Callable[..., None], *told: Any) -> None:
-        # Between two runs of the model nothing of this is in the processor's caches: to count many at once costs each
-        # of them a tenth.
-        self._pending.append((count, told))
-        if len(self._pending) >= MANY_PENDING:
-            self.settle()
 
     def _count_encoding(self, tokens: int, padding: int) -> None:
         self._tokens["source"].inc(tokens)
