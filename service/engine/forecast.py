@@ -24,7 +24,7 @@ MOST_CORRECTION = 1.6
 """So many times what it was at first. Up to there the rows stay full; with much more they would wait for work."""
 
 VAIN_SHARE = 0.05
-"""Of those that are read because they may come in time, so many may turn out to be too long for it."""
+"""About so many of all that come while others wait may be read in vain: they turn out to be too long to be in time."""
 
 
 class Pace:
@@ -56,17 +56,16 @@ class Pace:
         """A row ended well, `seconds` after its admission."""
         (self._calm if self._since is None else self._busy).note(seconds / source_tokens)
 
-    def read(self, source_tokens: int, refused: bool) -> None:
-        """A sequence was read before it was known whether it would come in time, and refused then or not.
+    def read_in_vain(self, source_tokens: int) -> None:
+        """A sequence was refused only after it was read: the next is taken to be longer, up to this one's length."""
+        self.likely_source += max(0.0, min(WEIGHT * source_tokens, source_tokens - self.likely_source))
 
-        With each that was read in vain the next is taken to be longer, up to that one's length; with each that was not,
-        to be shorter. So the first become few, whatever the lengths and the deadlines are.
+    def not_read_in_vain(self) -> None:
+        """A sequence was let in, or refused unread: the next is taken to be shorter.
+
+        Without the latter, a few long ones would have all that come after them refused unread, however short.
         """
-        step = WEIGHT * source_tokens
-        if refused:
-            self.likely_source += max(0.0, min(step * (1 - VAIN_SHARE), source_tokens - self.likely_source))
-        else:
-            self.likely_source = max(0.0, self.likely_source - step * VAIN_SHARE)
+        self.likely_source *= 1 - WEIGHT * VAIN_SHARE
 
     def promise(self, kept: bool) -> None:
         """A sequence that was taken as one that would come in time did so, or did not."""

@@ -66,7 +66,10 @@ class Queue:
         if not self._waiting:
             return 0.0
         late = self._late(self.tokens, self.pace.likely_source if decoded else 0, deadline, now)
-        return 0.0 if late is None else max(0.0, late)
+        if late is None or late <= 0:
+            return 0.0
+        self.pace.not_read_in_vain()
+        return late
 
     def _check_deadline(self, sequences: Row[Sequence], now: float) -> bool:
         """Whether it can be foretold. Raises TooSlowError if the last of a request, or its longest, would be late."""
@@ -76,9 +79,10 @@ class Queue:
         late = self._late(before, longest, deadline, now)
         if late is None:
             return False
-        self.pace.read(longest, refused=late > 0)
         if late > 0:
+            self.pace.read_in_vain(longest)
             raise TooSlowError(late)
+        self.pace.not_read_in_vain()
         return True
 
     def _late(self, before: int, source_tokens: float, deadline: float | None, now: float) -> float | None:

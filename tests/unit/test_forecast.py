@@ -141,14 +141,31 @@ def test_one_of_which_nothing_is_known_yet_is_taken_for_one_like_those_that_were
     assert busy.queue.look(None, busy.now, decoded=True) == 0
 
 
-def test_few_of_those_that_are_let_in_are_refused_when_they_are_read_whatever_their_lengths() -> None:
-    pace, rng, seen = Pace(), random.Random(1), list[bool]()
-    for _ in range(20_000):
-        tokens, room = rng.randint(5, 100), rng.randint(20, 60)
-        if pace.likely_source <= room:
-            pace.read(tokens, tokens > room)
-            seen.append(tokens > room)
-    assert sum(seen[1000:]) <= 2 * VAIN_SHARE * len(seen[1000:])
+def read_in_vain(pace: Pace, lengths: list[int], rooms: list[int]) -> list[bool]:
+    """Of calls with so many tokens, where there is time for so many, whether each was refused only when read."""
+    vain = []
+    for tokens, room in zip(lengths, rooms, strict=True):
+        unread = pace.likely_source > room
+        vain.append(not unread and tokens > room)
+        if vain[-1]:
+            pace.read_in_vain(tokens)
+        else:
+            pace.not_read_in_vain()
+    return vain
+
+
+def test_few_are_refused_only_when_they_are_read_whatever_their_lengths() -> None:
+    rng = random.Random(1)
+    lengths, rooms = ([rng.randint(*span) for _ in range(20_000)] for span in ((5, 100), (20, 60)))
+    assert sum(read_in_vain(Pace(), lengths, rooms)[1000:]) <= 2 * VAIN_SHARE * 19_000
+
+
+def test_after_long_ones_that_were_refused_short_ones_are_soon_let_in_again() -> None:
+    pace = Pace()
+    read_in_vain(pace, [500] * 100, [60] * 100)
+    assert pace.likely_source > 60
+    read_in_vain(pace, [10] * 1000, [60] * 1000)
+    assert pace.likely_source < 60
 
 
 def test_where_nobody_waits_nobody_is_hopeless() -> None:
