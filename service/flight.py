@@ -76,10 +76,12 @@ class Flights:
             self._flights.discard(flight)
         return flight.sequences
 
-    def look(self, deadline: float | None, decoded: bool) -> HopelessError | None:
-        """What a call, `decoded` or not, would probably be refused with."""
-        late = self._engine.look(deadline, decoded)
-        return _hopeless(TooSlowError(late)) if late else None
+    def check(self, source_tokens: float, deadline: float | None) -> None:
+        """Raise HopelessError where a text of about so many tokens, 0 for an embedding, would come too late."""
+        try:
+            self._engine.check(source_tokens, deadline)
+        except TooSlowError as error:
+            raise _hopeless(error) from error
 
     def give_up(self, reason: str) -> None:
         """Make every call that waits for the engine fail with GivenUpError, whatever the engine does."""

@@ -11,10 +11,7 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 import grpc
 
 from dragoman.service.call_log import Call, trace_context
-from dragoman.service.door import Door, Look
 from dragoman.service.errors import (
-    HopelessError,
-    InvalidRequestError,
     ModelFailedError,
     ServiceError,
     UnauthenticatedError,
@@ -31,9 +28,6 @@ UNEXPECTED = CallStatus(grpc.StatusCode.INTERNAL, "the server failed; its log sa
 
 LATE_SECONDS = 0.05
 """A call that is cancelled with less than this left ran into its deadline, which gRPC tells in no other way."""
-
-CROWDED_SECONDS = 0.5
-"""How long after a call was refused for what waits those that come are looked at before they are read."""
 
 OPEN_SERVICE = "/grpc.health.v1.Health/"
 """Whoever looks after the process has no token."""
@@ -55,12 +49,8 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         lifecycle: Lifecycle,
         guard: Guard,
         told: Sequence[Callable[[Call], None]],
-        looks: Mapping[str, Look],
     ) -> None:
-        """`told` of each call that has ended, in that order, are these functions; they neither wait nor raise.
-
-        `looks` are of those methods, by name, of which calls may be refused before they are read.
-        """
+        """`told` of each call that has ended, in that order, are these functions; they neither wait nor raise."""
         self._lifecycle = lifecycle
         self._metrics = metrics
         self._guard = guard
@@ -68,9 +58,6 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         self._methods: Mapping[str, tuple[str, MethodMetrics]] = {
             f"/{service}/{method}": (method, MethodMetrics(metrics, service, method)) for method in methods
         }
-        self._doors = {f"/{service}/{method}": Door(look) for method, look in looks.items()}
-        self._crowded_until = 0.0
-        """By the monotonic clock: calls that come sooner are looked at first."""
 
     async def intercept_service(
         self,
@@ -94,63 +81,29 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             return readable(handler)
         serialize = handler.response_serializer
         asked = _Asked(handler.unary_unary, handler.request_deserializer, begin, account)  # type: ignore[arg-type]
-        door = self._doors.get(handler_call_details.method)
-        if door is not None and time.monotonic() < self._crowded_until:
-            return grpc.stream_stream_rpc_method_handler(self._at_the_door(asked, door), None, serialize)
         return grpc.unary_unary_rpc_method_handler(self._around(asked), None, serialize)
 
     def _around(self, asked: "_Asked") -> Handler:
         async def around(message: bytes, context: Context) -> Any:
-            async def receive() -> bytes:
-                return message
-
-            return await self._answered(asked, receive, context)
-
-        return around
-
-    def _at_the_door(self, asked: "_Asked", door: "Door") -> Handler:
-        """The same where calls were just refused: one that will be as well is told so before its message is read.
-
-        For gRPC it is a method of many messages, since it reads the one of all others before anybody is asked.
-        """
-
-        async def around(messages: Any, context: Context) -> None:
-            refusal = door.refusal(context.time_remaining()) if self._lifecycle.ready else None
-            if refusal is not None:
-                await self._turn_away(refusal, asked.begin(), context)
-
-            async def receive() -> bytes:
-                message: Any = await context.read()
-                if message is not grpc.aio.EOF:
-                    return message  # type: ignore[no-any-return]
-                if context.cancelled():
-                    raise asyncio.CancelledError
-                raise InvalidRequestError("request", "is missing")
-
-            await context.write(await self._answered(asked, receive, context))
+            call = asked.begin()
+            # Counted before the caller is told, so that whoever has an answer finds it counted.
+            try:
+                response = await self._admitted(asked, message, context, call)
+            except asyncio.CancelledError:
+                call.ended(_cancelled_code(context))
+                raise
+            except Exception as error:
+                await self._refuse(error, call, context)
+            call.ended(grpc.StatusCode.OK, response)
+            return response
 
         return around
 
-    async def _answered(self, asked: "_Asked", receive: Callable[[], Awaitable[bytes]], context: Context) -> Any:
-        call = asked.begin()
-        # Counted before the caller is told, so that whoever has an answer finds it counted.
-        try:
-            response = await self._admitted(asked, receive, context, call)
-        except asyncio.CancelledError:
-            call.ended(_cancelled_code(context))
-            raise
-        except Exception as error:
-            await self._refuse(error, call, context)
-        call.ended(grpc.StatusCode.OK, response)
-        return response
-
-    async def _admitted(
-        self, asked: "_Asked", receive: Callable[[], Awaitable[bytes]], context: Context, call: "_Running"
-    ) -> Any:
+    async def _admitted(self, asked: "_Asked", message: bytes, context: Context, call: "_Running") -> Any:
         self._lifecycle.enter()
         try:
             with nullcontext() if asked.account is None else asked.account.call():
-                call.request = parsed(asked.parse, await receive())
+                call.request = parsed(asked.parse, message)
                 return await asked.answer(call.request, context)
         finally:
             self._lifecycle.leave()
@@ -172,24 +125,13 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             call.ended(status.code)
         await abort(context, status)
 
-    async def _turn_away(self, status: CallStatus, call: "_Running", context: Context) -> NoReturn:
-        self._note_hopeless()
-        call.ended(status.code)
-        await abort(context, status)
-
-    def _note_hopeless(self) -> None:
-        self._metrics.refuse(HopelessError.refusal)
-        self._crowded_until = time.monotonic() + CROWDED_SECONDS
-
     def _status(self, error: Exception) -> CallStatus:
         if not isinstance(error, ServiceError):
             log.error("a call failed", exc_info=error)
             return UNEXPECTED
         if isinstance(error, ModelFailedError):
             log.error("%s", error, exc_info=error.__cause__)
-        if isinstance(error, HopelessError):
-            self._note_hopeless()
-        elif error.refusal is not None:
+        if error.refusal is not None:
             self._metrics.refuse(error.refusal)
         return status_of(error)
 

@@ -32,7 +32,7 @@ from dragoman.service.budget import Claim, shares
 from dragoman.service.call_log import CallLog
 from dragoman.service.engine.engine import Engine
 from dragoman.service.engine.turns import Turns
-from dragoman.service.errors import HopelessError, UnknownLanguageError
+from dragoman.service.errors import UnknownLanguageError
 from dragoman.service.exposition import Exposition
 from dragoman.service.guard import Guard, TokenLimits
 from dragoman.service.interceptor import CallInterceptor
@@ -249,22 +249,12 @@ class Server:
         settings = self._settings
         calls = CallLog(settings.log_calls_per_second, settings.log_texts)
         told = (calls.note, self._traces.note)
-        looks = {"Translate": partial(self._look, True), "Embed": partial(self._look, False)}
-        around = CallInterceptor(SERVICE, METHODS, self._metrics, self._lifecycle, self._guard, told, looks)
+        around = CallInterceptor(SERVICE, METHODS, self._metrics, self._lifecycle, self._guard, told)
         server = grpc.aio.server(interceptors=[around], options=transport_options(settings))
         translation_pb2_grpc.add_TranslationServiceServicer_to_server(self._service, server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
         return server
-
-    def _look(self, decoded: bool, seconds_left: float | None) -> HopelessError | None:
-        """What a call that has so long left would be refused with by every model there is."""
-        hopeless = None
-        for model in self.models.values():
-            hopeless = model.translator.look(seconds_left, decoded)
-            if hopeless is None:
-                return None
-        return hopeless
 
     def _share_memory(self, models: Mapping[str, ServedModel]) -> None:
         """Bound what each of `models` takes, once all are there. Raises StartupError where the budget is too small."""

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from dragoman.model.tokenizers import Piece, Tokenizer, cut
 from dragoman.service.errors import InvalidRequestError, TooLongError
 
+MEMORY = 0.98
+"""Of what is known of the texts before, when another is read."""
+
 
 @dataclass(frozen=True)
 class SourceLimits:
@@ -50,6 +53,8 @@ class SourceReader:
     def __init__(self, tokenizer: Tokenizer, limits: SourceLimits) -> None:
         self._tokenizer = tokenizer
         self._limits = limits
+        self._bytes = self._tokens = 0.0
+        """Of the texts read so far, those of long ago counted less."""
 
     def check(self, texts: Sequence[str], truncate: bool) -> None:
         """What can be said before anything is tokenized: the number of texts, and of characters in each.
@@ -65,6 +70,11 @@ class SourceReader:
         for index, text in enumerate(texts):
             if len(text) > self._limits.characters:
                 raise TooLongError(index, len(text), self._limits.characters, "characters")
+
+    def likely_tokens(self, text: str) -> float:
+        """About as many tokens as `text` has, by the texts read so far; 0 before the first."""
+        shortened = text[: self._limits.characters]
+        return min(float(self._limits.tokens), _bytes(shortened) * self._tokens / self._bytes) if self._bytes else 0.0
 
     def read(
         self,
@@ -90,6 +100,7 @@ class SourceReader:
         shortened = text[: self._limits.characters]
         pieces = self._tokenizer.encode_pieces(shortened, pair.source, pair.target) if offsets else []
         ids = [piece.id for piece in pieces] if offsets else self._tokenizer.encode(shortened, pair.source, pair.target)
+        self._note(_bytes(shortened), len(ids))
         limit, closing = self._limits.tokens, self._tokenizer.closing_tokens
         if len(ids) > limit and not truncate:
             raise TooLongError(index, len(ids), limit, "tokens")
@@ -99,3 +110,13 @@ class SourceReader:
             truncated=len(shortened) < len(text) or len(ids) > limit,
             blank=ids == blank,
         )
+
+    def _note(self, size: int, tokens: int) -> None:
+        # Two threads may do so at once; it is an estimate.
+        self._bytes = self._bytes * MEMORY + size
+        self._tokens = self._tokens * MEMORY + tokens
+
+
+def _bytes(text: str) -> int:
+    """As UTF-8, of which a token has about as many in every script."""
+    return len(text.encode(errors="replace"))

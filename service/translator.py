@@ -21,7 +21,7 @@ from dragoman.model.config import DecodingRules
 from dragoman.model.tokenizers import Tokenizer
 from dragoman.service.engine.engine import Engine
 from dragoman.service.engine.sequence import Finish, Sequence
-from dragoman.service.errors import HopelessError, InvalidRequestError, ModelFailedError, TooLateError, quoted
+from dragoman.service.errors import InvalidRequestError, ModelFailedError, TooLateError, quoted
 from dragoman.service.flight import Flights, Order
 from dragoman.service.languages import resolve_language
 from dragoman.service.metrics import ModelMetrics
@@ -102,6 +102,8 @@ class Translator:
         deadline = self._deadline(seconds_left)
         pair = Pair(*self.languages(source_language, target_language))
         check_output_limit(max_output_tokens)
+        self._reader.check(texts, truncate)
+        self._flights.check(max(map(self._reader.likely_tokens, texts)), deadline)
         sources, tokenize_seconds = await self._read(texts, truncate, pair, False, deadline)
         rules, prompt = self._manifest.decoding, self._tokenizer.prompt(pair.target)
         orders = [
@@ -144,6 +146,8 @@ class Translator:
         normalize = usual.normalize if normalize is None else normalize
         deadline = self._deadline(seconds_left)
         pair = Pair(*self.languages(source_language, None))
+        self._reader.check(texts, truncate)
+        self._flights.check(0, deadline)
         sources, tokenize_seconds = await self._read(texts, truncate, pair, pooling is Pooling.NONE, deadline)
         self._check_answer(sources, pooling)
         vectors: list[NDArray[np.float32]] = [np.empty(0, np.float32)] * len(sources)
@@ -177,10 +181,6 @@ class Translator:
             return (read,)
         return (read, resolve_language("target_language", target, manifest.target_languages, native))
 
-    def look(self, seconds_left: float | None, decoded: bool) -> HopelessError | None:
-        """What a call would probably be refused with: one that is `decoded`, or embedded."""
-        return self._flights.look(self._deadline(seconds_left), decoded)
-
     def give_up(self, reason: str) -> None:
         """Answer every call that waits for the engine with GivenUpError."""
         self._flights.give_up(reason)
@@ -196,7 +196,6 @@ class Translator:
         self, texts: Row[str], truncate: bool, pair: Pair, offsets: bool, deadline: float | None
     ) -> tuple[list[Source], float]:
         """The sources of a call that is still worth the work, and the seconds that reading took."""
-        self._reader.check(texts, truncate)
         started = time.monotonic()
 
         def read(given_up: Callable[[], bool]) -> list[Source]:

@@ -72,10 +72,10 @@ class Engine:
             self._hall.queue.submit(sequences, self.clock())
             self._hall.changed.notify_all()
 
-    def look(self, deadline: float | None, decoded: bool) -> float:
-        """Seconds by which a request, `decoded` or not, would hardly come in time, 0 where it would; any thread."""
+    def check(self, source_tokens: float, deadline: float | None) -> None:
+        """Raise TooSlowError where a text of about so many tokens, 0 for an embedding, would be late; any thread."""
         with self._hall.changed:
-            return self._hall.queue.look(deadline, self.clock(), decoded)
+            self._hall.queue.check(source_tokens, deadline, self.clock())
 
     def load(self) -> Load:
         """What there is to do now; any thread may call it."""

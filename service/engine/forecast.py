@@ -11,10 +11,10 @@ WEIGHT = 0.05
 DEVIATIONS = 2
 """Allowed for: where all who wait are at the edge of their deadlines, a mean would be late for half of them."""
 
-CAUTION = 1.1
+CAUTION = 1.2
 """Of the wait, for the same reason."""
 
-LATE_SHARE = 0.02
+LATE_SHARE = 0.005
 """Of what was promised in time, so much may come late: with more the forecast grows, with less it shrinks."""
 
 CORRECTION = 0.02
@@ -22,9 +22,6 @@ CORRECTION = 0.02
 
 MOST_CORRECTION = 1.6
 """So many times what it was at first. Up to there the rows stay full; with much more they would wait for work."""
-
-VAIN_SHARE = 0.05
-"""About so many of all that come while others wait may be read in vain: they turn out to be too long to be in time."""
 
 
 class Pace:
@@ -40,8 +37,6 @@ class Pace:
         self._busy, self._calm = _Run(), _Run()
         """What rows take while others wait, and while none does: fewer run together then, and each is sooner done."""
         self._correction = 1.0
-        self.likely_source = 0.0
-        """Tokens that a source is taken to have before it is read."""
 
     def drained(self, tokens: int, backlog: bool, now: float) -> None:
         """Sequences were admitted in the place of others, which occupied `tokens`; `backlog` if not all that waited."""
@@ -55,17 +50,6 @@ class Pace:
     def decoded(self, source_tokens: int, seconds: float) -> None:
         """A row ended well, `seconds` after its admission."""
         (self._calm if self._since is None else self._busy).note(seconds / source_tokens)
-
-    def read_in_vain(self, source_tokens: int) -> None:
-        """A sequence was refused only after it was read: the next is taken to be longer, up to this one's length."""
-        self.likely_source += max(0.0, min(WEIGHT * source_tokens, source_tokens - self.likely_source))
-
-    def not_read_in_vain(self) -> None:
-        """A sequence was let in, or refused unread: the next is taken to be shorter.
-
-        Without the latter, a few long ones would have all that come after them refused unread, however short.
-        """
-        self.likely_source *= 1 - WEIGHT * VAIN_SHARE
 
     def promise(self, kept: bool) -> None:
         """A sequence that was taken as one that would come in time did so, or did not."""

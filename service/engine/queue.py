@@ -48,7 +48,9 @@ class Queue:
         """
         promised = False
         if self._waiting and sequences:
-            promised = self._check_deadline(sequences, now)
+            before = self.tokens + sum(sequence.cost for sequence in sequences[:-1])
+            longest = max(len(sequence.source) if sequence.max_output else 0 for sequence in sequences)
+            promised = self._check_deadline(before, longest, sequences[-1].deadline, now)
             if len(self._waiting) + len(sequences) > self._most_sequences:
                 raise QueueFullError(len(self._waiting), self._most_sequences, "sequences")
             if self.tokens + sum(sequence.cost for sequence in sequences) > self._most_tokens:
@@ -58,39 +60,22 @@ class Queue:
             sequence.promised = promised
             self._add(sequence)
 
-    def look(self, deadline: float | None, now: float, decoded: bool) -> float:
-        """Seconds by which a sequence, `decoded` or not, would hardly come in time for `deadline`; 0 where it would.
+    def check(self, source_tokens: float, deadline: float | None, now: float) -> None:
+        """Raise TooSlowError if a sequence of about so many tokens, 0 if it is not decoded, would be late.
 
-        What really is asked may be shorter; this is for whoever cannot know yet, and must not spend time to learn it.
+        For whoever does not want to spend time on a sequence that `submit` would refuse.
         """
-        if not self._waiting:
-            return 0.0
-        late = self._late(self.tokens, self.pace.likely_source if decoded else 0, deadline, now)
-        if late is None or late <= 0:
-            return 0.0
-        self.pace.not_read_in_vain()
-        return late
+        if self._waiting:
+            self._check_deadline(self.tokens, source_tokens, deadline, now)
 
-    def _check_deadline(self, sequences: Row[Sequence], now: float) -> bool:
-        """Whether it can be foretold. Raises TooSlowError if the last of a request, or its longest, would be late."""
-        deadline = sequences[-1].deadline
-        before = self.tokens + sum(sequence.cost for sequence in sequences[:-1])
-        longest = max(len(sequence.source) if sequence.max_output else 0 for sequence in sequences)
-        late = self._late(before, longest, deadline, now)
-        if late is None:
+    def _check_deadline(self, before: int, source_tokens: float, deadline: float | None, now: float) -> bool:
+        """Whether it can be foretold. Raises TooSlowError if what has so many tokens before it would be late."""
+        forecast = None if deadline is None else self.pace.forecast(before, source_tokens)
+        if deadline is None or forecast is None:
             return False
-        if late > 0:
-            self.pace.read_in_vain(longest)
-            raise TooSlowError(late)
-        self.pace.not_read_in_vain()
+        if now + forecast > deadline:
+            raise TooSlowError(now + forecast - deadline)
         return True
-
-    def _late(self, before: int, source_tokens: float, deadline: float | None, now: float) -> float | None:
-        """Seconds after `deadline`, and below 0 before it; None where nothing can be foretold."""
-        if deadline is None:
-            return None
-        forecast = self.pace.forecast(before, source_tokens)
-        return None if forecast is None else now + forecast - deadline
 
     def take(self) -> Sequence:
         """Take the head out."""

@@ -1,5 +1,3 @@
-import random
-
 import pytest
 
 from dragoman.service.engine.forecast import (
@@ -8,7 +6,6 @@ from dragoman.service.engine.forecast import (
     DEVIATIONS,
     MEMORY_SECONDS,
     MOST_CORRECTION,
-    VAIN_SHARE,
     Pace,
 )
 from dragoman.service.engine.queue import Queue
@@ -127,53 +124,21 @@ def test_an_embedding_needs_no_time_to_decode(busy: Busy) -> None:
     busy.queue.submit([sequence(deadline=busy.now + 6 * CAUTION + 0.1, max_output=0)], busy.now)
 
 
-def test_one_of_which_nothing_is_known_yet_is_taken_for_one_like_those_that_were_read_in_vain(busy: Busy) -> None:
-    exact = busy.queue.pace.forecast(busy.queue.tokens, len(sequence().source))
-    assert exact is not None
-    early, late = busy.now + exact + 0.1, busy.now + exact - 0.1
-    assert busy.queue.look(late, busy.now, decoded=True) == 0
-    for _ in range(100):
-        with pytest.raises(TooSlowError):
-            busy.queue.submit([sequence(late)], busy.now)
-    assert busy.queue.look(late, busy.now, decoded=True) == pytest.approx(0.1)
-    assert busy.queue.look(late, busy.now, decoded=False) == 0
-    assert busy.queue.look(early, busy.now, decoded=True) == 0
-    assert busy.queue.look(None, busy.now, decoded=True) == 0
+def test_it_can_be_asked_before_there_is_a_sequence(busy: Busy) -> None:
+    needed = 6 * CAUTION + 2
+    with pytest.raises(TooSlowError) as caught:
+        busy.queue.check(3, busy.now + needed - 0.5, busy.now)
+    assert caught.value.late_seconds == pytest.approx(0.5)
+    busy.queue.check(3, busy.now + needed + 0.1, busy.now)
+    busy.queue.check(2, busy.now + needed - 0.5, busy.now)
+    busy.queue.check(3, None, busy.now)
+    assert len(busy.queue) == 3
 
 
-def read_in_vain(pace: Pace, lengths: list[int], rooms: list[int]) -> list[bool]:
-    """Of calls with so many tokens, where there is time for so many, whether each was refused only when read."""
-    vain = []
-    for tokens, room in zip(lengths, rooms, strict=True):
-        unread = pace.likely_source > room
-        vain.append(not unread and tokens > room)
-        if vain[-1]:
-            pace.read_in_vain(tokens)
-        else:
-            pace.not_read_in_vain()
-    return vain
-
-
-def test_few_are_refused_only_when_they_are_read_whatever_their_lengths() -> None:
-    rng = random.Random(1)
-    lengths, rooms = ([rng.randint(*span) for _ in range(20_000)] for span in ((5, 100), (20, 60)))
-    assert sum(read_in_vain(Pace(), lengths, rooms)[1000:]) <= 2 * VAIN_SHARE * 19_000
-
-
-def test_after_long_ones_that_were_refused_short_ones_are_soon_let_in_again() -> None:
-    pace = Pace()
-    read_in_vain(pace, [500] * 100, [60] * 100)
-    assert pace.likely_source > 60
-    read_in_vain(pace, [10] * 1000, [60] * 1000)
-    assert pace.likely_source < 60
-
-
-def test_where_nobody_waits_nobody_is_hopeless() -> None:
-    busy = Busy()
-    busy.queue.submit([sequence() for _ in range(3)], 0.0)
-    while len(busy.queue):
+def test_where_nobody_waits_nobody_is_late_before_there_is_a_sequence(busy: Busy) -> None:
+    while busy.queue:
         busy.turn()
-    assert busy.queue.look(busy.now, busy.now, decoded=True) == 0
+    busy.queue.check(1000, busy.now, busy.now)
 
 
 def test_what_fills_free_rows_says_nothing_of_how_fast_they_become_free() -> None:
@@ -212,9 +177,9 @@ def test_the_forecast_grows_while_more_are_late_than_may_be_and_shrinks_again() 
     for _ in range(1000):
         pace.promise(kept=False)
     assert wait(pace, 1000) == pytest.approx(at_first * MOST_CORRECTION)
-    for number in range(20_000):
-        pace.promise(kept=number % 100 != 0)
-    assert wait(pace, 1000) < 1.2 * at_first, "one in a hundred is no fault"
+    for number in range(40_000):
+        pace.promise(kept=number % 500 != 0)
+    assert wait(pace, 1000) < 1.2 * at_first, "one in five hundred is no fault"
 
 
 def test_only_those_that_were_promised_to_come_in_time_are_late(busy: Busy) -> None:

@@ -102,3 +102,23 @@ def test_offsets_and_plain_reading_give_the_same_tokens(reader: SourceReader) ->
 def test_reading_stops_when_nobody_wants_it_any_more(reader: SourceReader) -> None:
     answers = iter([False, False, True])
     assert len(reader.read(["kite"] * 3, truncate=False, unwanted=lambda: next(answers))) == 2
+
+
+def test_how_many_tokens_a_text_has_is_guessed_by_those_read_before(reader: SourceReader) -> None:
+    assert reader.likely_tokens(text_of(8)) == 0
+    reader.read([text_of(4), text_of(6)], truncate=False)
+    assert reader.likely_tokens(text_of(8)) == pytest.approx(8, abs=1.5)
+    assert reader.likely_tokens("") == 0
+
+
+def test_the_guess_is_no_more_than_the_model_reads(reader: SourceReader) -> None:
+    reader.read([text_of(6)], truncate=False)
+    assert reader.likely_tokens(text_of(500)) == LIMITS.tokens
+
+
+def test_the_guess_follows_what_texts_have_become(reader: SourceReader) -> None:
+    reader.read(["kite"] * 1000, truncate=False)
+    before = reader.likely_tokens("1234")
+    reader.read(["1234"] * 1000, truncate=False)
+    assert reader.likely_tokens("1234") == pytest.approx(len(tokenizer().encode("1234")), rel=0.01)
+    assert before == pytest.approx(len(tokenizer().encode("kite")), rel=0.01)
