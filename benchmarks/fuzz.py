@@ -62,7 +62,7 @@ class Seen:
 
 async def fire(channel: grpc.aio.Channel, fired: Shot) -> tuple[str, str]:
     """Make one call of bytes; its status and what was said to it."""
-    if fired.method in (WATCH, REFLECTION):
+    if fired.method in (WATCH, REFLECTION) or not fired.messages:
         return await fire_stream(channel, fired)
     unary: Any = channel.unary_unary(fired.method)
     try:
@@ -84,7 +84,7 @@ async def fire_stream(channel: grpc.aio.Channel, fired: Shot) -> tuple[str, str]
             await call.write(message)
             if await call.read() is grpc.aio.EOF:
                 break
-        if fired.method == WATCH:
+        if fired.method == WATCH and fired.messages:
             # It would go on for ever.
             call.cancel()
             return "OK", ""

@@ -54,6 +54,8 @@ BYTES = (0x00, 0x01, 0x0A, 0x12, 0x7F, 0x80, 0xC0, 0xED, 0xFE, 0xFF)
 METADATA_KEYS = ("x-request", "traceparent", "tracestate", "authorization", "x-" + "k" * 200, "a.b_c-d", "x-bin")
 ODD_METADATA = 0.1
 """The share of calls that bring any."""
+NO_MESSAGE = 0.01
+"""The share of calls that end without one."""
 
 MOST_OUTPUT_TOKENS = 4
 """Asked of most messages that may be answered, so that a fuzz costs the model little."""
@@ -69,7 +71,7 @@ class Shot:
     """How its message was made."""
     method: str
     messages: tuple[bytes, ...]
-    """One, but where the method takes several."""
+    """One, but where the method takes several, or where none is sent."""
     metadata: tuple[tuple[str, str | bytes], ...]
 
 
@@ -80,7 +82,7 @@ def shot(rng: random.Random) -> Shot:
     kind = rng.choices(list(KINDS), [weight for weight, _ in KINDS.values()])[0]
     make = KINDS[kind][1]
     count = rng.randint(1, 3) if method == REFLECTION else 1
-    messages = tuple(make(rng, schema) for _ in range(count))
+    messages = tuple(make(rng, schema) for _ in range(count if rng.random() > NO_MESSAGE else 0))
     return Shot(kind, method or unknown_method(rng), messages, metadata(rng))
 
 

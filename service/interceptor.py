@@ -19,7 +19,7 @@ from dragoman.service.errors import (
 from dragoman.service.guard import Account, Guard
 from dragoman.service.lifecycle import Lifecycle
 from dragoman.service.metrics import MethodMetrics, Metrics
-from dragoman.service.readable import Parser, abort, parsed, readable
+from dragoman.service.readable import Parser, abort, parsed, readable, received
 from dragoman.service.status import CallStatus, status_of
 
 log = logging.getLogger(__name__)
@@ -81,14 +81,14 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             return readable(handler)
         serialize = handler.response_serializer
         asked = _Asked(handler.unary_unary, handler.request_deserializer, begin, account)  # type: ignore[arg-type]
-        return grpc.unary_unary_rpc_method_handler(self._around(asked), None, serialize)
+        return grpc.stream_unary_rpc_method_handler(self._around(asked), None, serialize)
 
     def _around(self, asked: "_Asked") -> Handler:
-        async def around(message: bytes, context: Context) -> Any:
+        async def around(messages: Any, context: Context) -> Any:
             call = asked.begin()
             # Counted before the caller is told, so that whoever has an answer finds it counted.
             try:
-                response = await self._admitted(asked, message, context, call)
+                response = await self._admitted(asked, await received(context), context, call)
             except asyncio.CancelledError:
                 call.ended(_cancelled_code(context))
                 raise

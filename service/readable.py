@@ -1,6 +1,7 @@
-"""Messages that cannot be read are the caller's fault, whatever service they ask.
+"""Messages that cannot be read, or do not come, are the caller's fault, whatever service they ask.
 
-gRPC itself would call that UNKNOWN, uncounted, with a traceback in the log for each.
+gRPC itself would call the first UNKNOWN, uncounted, with a traceback in the log for each; and a call that ends its side
+without a message it would never answer at all. So every method is one of many messages for it.
 """
 
 import asyncio
@@ -16,7 +17,20 @@ from dragoman.service.status import CallStatus, status_of
 Context = grpc.aio.ServicerContext[Any, Any]
 Parser = Callable[[bytes], Any]
 
+CANCELLING_SECONDS = 0.1
+"""How soon after the end of its messages gRPC tells that a call was cancelled."""
+
 NO_SUCH_METHOD = CallStatus(grpc.StatusCode.UNIMPLEMENTED, "this server does not have the method")
+
+
+async def received(context: Context) -> bytes:
+    """The one message of a call. Raises InvalidRequestError where it has none."""
+    message: Any = await context.read()
+    if message is grpc.aio.EOF:
+        # So does a call begin that is cancelled at once.
+        await asyncio.sleep(CANCELLING_SECONDS)
+        raise InvalidRequestError("request", "is missing")
+    return message  # type: ignore[no-any-return]
 
 
 def parsed(parse: Parser, message: bytes) -> Any:
@@ -42,18 +56,18 @@ def readable(handler: Any) -> "grpc.RpcMethodHandler[Any, Any]":
     """The handler of a service that is not ours, such as health, with its messages read here."""
     parse, serialize = handler.request_deserializer, handler.response_serializer
     if handler.unary_unary:
-        return grpc.unary_unary_rpc_method_handler(_one(handler.unary_unary, parse), None, serialize)
+        return grpc.stream_unary_rpc_method_handler(_one(handler.unary_unary, parse), None, serialize)
     if handler.unary_stream:
-        return grpc.unary_stream_rpc_method_handler(_one(handler.unary_stream, parse), None, serialize)
+        return grpc.stream_stream_rpc_method_handler(_one(handler.unary_stream, parse), None, serialize)
     return grpc.stream_stream_rpc_method_handler(_many(handler.stream_stream, parse), None, serialize)
 
 
-def _one(answer: Callable[[Any, Context], Awaitable[Any]], parse: Parser) -> Callable[[bytes, Context], Awaitable[Any]]:
+def _one(answer: Callable[[Any, Context], Awaitable[Any]], parse: Parser) -> Callable[[Any, Context], Awaitable[Any]]:
     """`answer`, a coroutine that gets one message; it returns its answer, or writes several."""
 
-    async def reading(message: bytes, context: Context) -> Any:
+    async def reading(messages: Any, context: Context) -> Any:
         try:
-            request = parsed(parse, message)
+            request = parsed(parse, await received(context))
         except InvalidRequestError as error:
             await abort(context, status_of(error))
         try:

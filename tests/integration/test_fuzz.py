@@ -7,8 +7,9 @@ import grpc
 import pytest
 
 from benchmarks.fuzz import barrage, rudeness, volley
-from benchmarks.hostile import KINDS, METHODS, Shot, shot
+from benchmarks.hostile import KINDS, METHODS, REFLECTION, SERVICE, Shot, shot
 from tests.harness import PATIENCE_SECONDS, eventually, serving
+from tests.integration.test_metrics import calls
 
 MESSAGES = 600
 
@@ -38,6 +39,15 @@ async def test_bytes_that_are_no_message_are_the_callers_fault_of_any_service(
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert caught.value.details() == "request cannot be read: it is damaged, or holds text that is not UTF-8"
     assert not caplog.records
+
+
+@pytest.mark.parametrize("method", [method for method in METHODS if method != REFLECTION])
+async def test_a_call_without_a_message_is_the_callers_fault_of_any_service(method: str) -> None:
+    async with serving() as running:
+        (fault,) = (await barrage(running.address, [Shot("none", method, (), ())], callers=1)).codes
+        own = method.startswith(SERVICE)
+        assert not own or calls(running, method.rpartition("/")[-1], "INVALID_ARGUMENT") == 1
+    assert fault == "INVALID_ARGUMENT"
 
 
 async def test_a_method_that_health_leaves_out_is_unimplemented_and_not_in_the_log(
