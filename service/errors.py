@@ -12,6 +12,7 @@
     │   ├── RateLimitedError       the holders of one token ask too often, or too much at once
     │   └── NoMemoryError          there was not the memory for a text, even alone
     ├── LateError                  the caller's deadline has passed
+    │   ├── OverlongError          not the caller's: the server's own limit
     │   └── TooLateError           before the engine had its texts
     ├── NotServingError            the server is starting, stopping, hanging, or out of order
     │   └── GivenUpError           the model did not answer in time
@@ -137,8 +138,15 @@ class NoMemoryError(OverloadedError):
 class LateError(ServiceError):
     """The caller's deadline passed while its texts were in the engine."""
 
-    def __init__(self) -> None:
-        super().__init__("the deadline passed before the answer was ready")
+    def __init__(self, fault: str = "the deadline passed before the answer was ready") -> None:
+        super().__init__(fault)
+
+
+class OverlongError(LateError):
+    """The call took longer than the server lets any, though its caller would have waited."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"the call took longer than {seconds:g} s, the server's limit; send less at once")
 
 
 class TooLateError(LateError):

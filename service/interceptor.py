@@ -13,6 +13,7 @@ import grpc
 from dragoman.service.call_log import Call, trace_context
 from dragoman.service.errors import (
     ModelFailedError,
+    OverlongError,
     ServiceError,
     UnauthenticatedError,
 )
@@ -48,12 +49,17 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         metrics: Metrics,
         lifecycle: Lifecycle,
         guard: Guard,
+        most_seconds: float,
         told: Sequence[Callable[[Call], None]],
     ) -> None:
-        """`told` of each call that has ended, in that order, are these functions; they neither wait nor raise."""
+        """A call may take `most_seconds`, its message's coming included.
+
+        `told` of each that has ended, in that order, are these functions; they neither wait nor raise.
+        """
         self._lifecycle = lifecycle
         self._metrics = metrics
         self._guard = guard
+        self._most_seconds = most_seconds
         self._told = told
         self._methods: Mapping[str, tuple[str, MethodMetrics]] = {
             f"/{service}/{method}": (method, MethodMetrics(metrics, service, method)) for method in methods
@@ -88,12 +94,13 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             call = asked.begin()
             # Counted before the caller is told, so that whoever has an answer finds it counted.
             try:
-                response = await self._admitted(asked, await received(context), context, call)
+                async with asyncio.timeout(self._most_seconds) as limit:
+                    response = await self._admitted(asked, await received(context), context, call)
             except asyncio.CancelledError:
                 call.ended(_cancelled_code(context))
                 raise
             except Exception as error:
-                await self._refuse(error, call, context)
+                await self._refuse(OverlongError(self._most_seconds) if limit.expired() else error, call, context)
             call.ended(grpc.StatusCode.OK, response)
             return response
 

@@ -60,7 +60,7 @@ def _folder() -> "tempfile.TemporaryDirectory[str]":
 
 async def _call(model: ServedModel, limits: ServerLimits, seconds: float, address: str) -> None:
     metrics, lifecycle = Metrics(CollectorRegistry()), Lifecycle(State.SERVING)
-    around = CallInterceptor(SERVICE, METHODS, metrics, lifecycle, Guard(None, TokenLimits()), ())
+    around = CallInterceptor(SERVICE, METHODS, metrics, lifecycle, Guard(None, TokenLimits()), limits.call_seconds, ())
     server = grpc.aio.server(interceptors=[around])
     rpc.add_TranslationServiceServicer_to_server(
         TranslationService({model.info.name: model}, limits, Account()), server

@@ -216,6 +216,8 @@ class ServerLimits:
     """After so long without a call as well."""
     ping_seconds: int
     """Pings that come faster close the connection."""
+    call_seconds: int
+    """Of one call, whatever its own deadline."""
 
 
 @dataclass(frozen=True)

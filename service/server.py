@@ -249,7 +249,9 @@ class Server:
         settings = self._settings
         calls = CallLog(settings.log_calls_per_second, settings.log_texts)
         told = (calls.note, self._traces.note)
-        around = CallInterceptor(SERVICE, METHODS, self._metrics, self._lifecycle, self._guard, told)
+        around = CallInterceptor(
+            SERVICE, METHODS, self._metrics, self._lifecycle, self._guard, settings.max_call_seconds, told
+        )
         server = grpc.aio.server(interceptors=[around], options=transport_options(settings))
         translation_pb2_grpc.add_TranslationServiceServicer_to_server(self._service, server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)

@@ -40,7 +40,8 @@ class TranslationService(rpc.TranslationServiceServicer):
     ) -> None:
         """`models` by their names, in the order in which they are told; others may be put into it at any time.
 
-        `limits` are what GetInfo tells; others keep them. `account` knows where memory goes; `pivot` is as in
+        `limits` are what GetInfo tells; others keep them, but for that on a call's time: what cannot be done in it is
+        refused here, and the interceptor ends what is not. `account` knows where memory goes; `pivot` is as in
         `service.pivot`.
         """
         self._models = models
@@ -65,7 +66,7 @@ class TranslationService(rpc.TranslationServiceServicer):
                 max_output_tokens=request.max_output_tokens,
                 truncate=request.truncate,
                 scores=not request.omit_scores,
-                seconds_left=_seconds_left(context),
+                seconds_left=self._seconds_left(context),
             )
         return translate_response(replace(result, request_id=request.request_id))
 
@@ -84,7 +85,7 @@ class TranslationService(rpc.TranslationServiceServicer):
                 pooling=pooling,
                 normalize=request.normalize if request.HasField("normalize") else None,
                 truncate=request.truncate,
-                seconds_left=_seconds_left(context),
+                seconds_left=self._seconds_left(context),
             )
         return await _embed_message(replace(result, request_id=request.request_id))
 
@@ -98,6 +99,10 @@ class TranslationService(rpc.TranslationServiceServicer):
             ServerInfo(infos, own_version(), runtime_version, look.resident, self._limits, self._pivot, look.process)
         )
 
+    def _seconds_left(self, context: Context) -> float:
+        left: float | None = context.time_remaining()
+        return self._limits.call_seconds if left is None else min(left, self._limits.call_seconds)
+
 
 async def _embed_message(result: EmbedResult) -> pb.EmbedResponse:
     if sum(each.values.size for each in result.embeddings) < MANY_NUMBERS:
@@ -109,8 +114,3 @@ def _check_request_id(request_id: str) -> None:
     if len(request_id) > REQUEST_ID_CHARACTERS:
         fault = f"must have at most {REQUEST_ID_CHARACTERS} characters, has {len(request_id)}"
         raise InvalidRequestError("request_id", fault)
-
-
-def _seconds_left(context: Context) -> float | None:
-    left: float | None = context.time_remaining()
-    return left

@@ -131,6 +131,12 @@ class ServerSettings:
     max_message_bytes: int = _setting(4 * 2**20, "Largest request.", 1024, 2**31 - 1)
     max_answer_bytes: int = _setting(64 * 2**20, "Largest answer of Embed, by its vectors.", 1024, 2**31 - 1)
     max_metadata_bytes: int = _setting(16384, "Most metadata of one call.", 1024, 2**20)
+    max_call_seconds: int = _setting(
+        300,
+        "How long a call may take, whatever its own deadline: one that would take longer is refused, and one that does "
+        "is ended.",
+        1,
+    )
     connection_calls: int = _setting(1024, "Most calls at once on one connection; further ones wait at the caller.", 1)
     connection_age_seconds: int = _setting(
         1800,

@@ -55,6 +55,7 @@ def server_limits(settings: ServerSettings) -> ServerLimits:
         connection_age_seconds=settings.connection_age_seconds,
         connection_idle_seconds=settings.connection_idle_seconds,
         ping_seconds=LEAST_PING_SECONDS,
+        call_seconds=settings.max_call_seconds,
     )
 
 

@@ -202,6 +202,7 @@ def _limits_message(limits: ServerLimits) -> pb.Limits:
         max_connection_age_seconds=limits.connection_age_seconds,
         max_connection_idle_seconds=limits.connection_idle_seconds,
         min_ping_seconds=limits.ping_seconds,
+        max_call_seconds=limits.call_seconds,
     )
 
 
@@ -215,6 +216,7 @@ def _limits(message: pb.Limits) -> ServerLimits:
         connection_age_seconds=message.max_connection_age_seconds,
         connection_idle_seconds=message.max_connection_idle_seconds,
         ping_seconds=message.min_ping_seconds,
+        call_seconds=message.max_call_seconds,
     )
 
 

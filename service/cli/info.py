@@ -30,6 +30,7 @@ def describe(server: ServerInfo) -> str:
         ("sum of the parts", _mib(server.explained_memory_bytes)),
         ("largest request", f"{limits.message_bytes} bytes, {limits.texts} texts, {limits.metadata_bytes} of metadata"),
         ("largest answer", f"{limits.answer_bytes} bytes of vectors"),
+        ("longest call", f"{limits.call_seconds} s"),
         (
             "connection",
             f"{limits.connection_calls} calls at once, closed after about {limits.connection_age_seconds} s",

@@ -166,6 +166,34 @@ async def test_a_deadline_that_passes_is_told_and_counted() -> None:
         assert running.value("dragoman_active_rows", model="fake") == 0
 
 
+async def test_no_call_lasts_longer_than_the_server_lets_any() -> None:
+    endless, settings = FakeRunner(endless=(token_of("kite"),)), ServerSettings(max_call_seconds=1, repetition_tokens=0)
+    async with (
+        serving(endless, manifest(max_output_tokens=10**9), settings) as running,
+        grpc.aio.insecure_channel(running.address) as channel,
+    ):
+        stub: Any = rpc.TranslationServiceStub(channel)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub.Translate(pb.TranslateRequest(texts=["kite", "kite"]))
+        assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert caught.value.details() == "the call took longer than 1 s, the server's limit; send less at once"
+        await eventually(lambda: running.value("dragoman_finished_total", model="fake", reason="deadline") == 2)
+        assert handled(running, "DEADLINE_EXCEEDED") == 1
+        assert running.value("dragoman_active_rows", model="fake") == 0
+
+
+async def test_nor_does_one_whose_message_never_comes() -> None:
+    async with (
+        serving(settings=ServerSettings(max_call_seconds=1)) as running,
+        grpc.aio.insecure_channel(running.address) as channel,
+    ):
+        call: Any = channel.stream_unary("/dragoman.v1.TranslationService/Translate")()
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call
+        assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert handled(running, "DEADLINE_EXCEEDED") == 1
+
+
 async def test_a_row_of_nan_fails_its_own_call_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
     runner = FakeRunner(poison=(token_of("boat"),))
     async with serving(runner) as running, running.client() as client:

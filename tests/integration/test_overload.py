@@ -33,9 +33,9 @@ class SlowRunner(FakeRunner):
 
 
 @asynccontextmanager
-async def crowded() -> AsyncIterator[tuple[Running, AsyncClient]]:
+async def crowded(max_call_seconds: int = 300) -> AsyncIterator[tuple[Running, AsyncClient]]:
     """A server that has just refused a call, with more before it than a second's work."""
-    settings = ServerSettings(max_rows=1, repetition_tokens=0)
+    settings = ServerSettings(max_rows=1, repetition_tokens=0, max_call_seconds=max_call_seconds)
     async with (
         serving(SlowRunner(), settings=settings) as running,
         running.client() as client,
@@ -70,6 +70,14 @@ async def test_what_is_at_fault_is_so_however_late_it_comes() -> None:
         with pytest.raises(ClientError) as caught:
             await client.translate([], timeout_seconds=0.3)
     assert caught.value.code is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_what_would_take_longer_than_any_call_may_is_refused_at_once() -> None:
+    async with crowded(max_call_seconds=3) as (_, client):
+        began = time.monotonic()
+        with pytest.raises(OverloadedError):
+            await client.translate([text_of(20)] * 20, timeout_seconds=PATIENCE_SECONDS)
+        assert time.monotonic() - began < 2
 
 
 async def test_threads_that_compute_give_way_to_the_one_that_answers() -> None:

@@ -70,7 +70,7 @@ def test_an_embedding_comes_through(values: np.ndarray, tokens: tuple[Token, ...
 def test_the_server_s_description_comes_through() -> None:
     model = ModelInfo("en-fr", "0123", "transformer", ("en",), ("fr", "de"), "float32", "CPU", 24, 48, 200, 256, 2)
     model = replace(model, memory=ModelMemory(1, 2, 3, 4, 5, 6))
-    limits = ServerLimits(1, 2, 3, 4, 5, 6, 7, 8)
+    limits = ServerLimits(1, 2, 3, 4, 5, 6, 7, 8, 9)
     info = ServerInfo((model,), "0.1.0", "1.32.0", 123456789, limits, "en", ProcessMemory(7, 8))
     assert server_info(pb.GetInfoResponse.FromString(info_response(info).SerializeToString())) == info
 
