@@ -38,6 +38,8 @@ CALM_TIMES = 2
 
 LEAST_GOODPUT = 0.9
 """Of capacity, in each wave."""
+LEAST_CAPACITY = 0.8
+"""Of capacity before the first wave, after the last: waves must not wear the server out, and machines waver by less."""
 MOST_REFUSAL_SECONDS = 0.05
 """Of 99 of 100 refusals, as the caller sees them."""
 MOST_CALM_SECONDS = 2.0
@@ -188,6 +190,8 @@ def faults(able: Sequence[Able], waves: Sequence[Wave]) -> list[str]:
             found.append(f"refusals of wave {number} took {1000 * wave.refusal_seconds:.0f} ms")
         if wave.calm_seconds > MOST_CALM_SECONDS:
             found.append(f"after wave {number} latency was normal after {wave.calm_seconds:.1f} s")
+    if able[-1].capacity < LEAST_CAPACITY * able[0].capacity:
+        found.append(f"capacity is {able[-1].capacity / able[0].capacity:.0%} of what it was before the waves")
     growth = able[-1].resident_bytes / able[1].resident_bytes - 1
     if growth > MOST_GROWTH:
         found.append(f"memory grew by {growth:.1%}, may by {MOST_GROWTH:.0%}")

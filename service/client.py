@@ -380,7 +380,7 @@ def _channel_options(address: str, tls: Tls | None = None) -> list[tuple[str, in
         ("grpc.service_config", IN_TURN),
         # Its own longest wait, 2 minutes, is beyond the time of most calls.
         ("grpc.initial_reconnect_backoff_ms", 100),
-        ("grpc.max_reconnect_backoff_ms", 2000),
+        ("grpc.max_reconnect_backoff_ms", 1000),
     ]
     if is_loopback(address.rpartition(":")[0]):
         # A proxy of the environment is for the world outside.

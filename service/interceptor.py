@@ -75,7 +75,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         if handler is None:
             return None
         if handler_call_details.method.startswith(OPEN_SERVICE):
-            return readable(handler)
+            return readable(handler, self._most_seconds)
         metadata = handler_call_details.invocation_metadata
         own = self._methods.get(handler_call_details.method)
         begin = None if own is None else partial(_Running, *own, trace_context(metadata), self._told)
@@ -84,7 +84,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         except UnauthenticatedError as error:
             return self._refusing(error, begin)
         if begin is None:
-            return readable(handler)
+            return readable(handler, self._most_seconds)
         serialize = handler.response_serializer
         asked = _Asked(handler.unary_unary, handler.request_deserializer, begin, account)  # type: ignore[arg-type]
         return grpc.stream_unary_rpc_method_handler(self._around(asked), None, serialize)
@@ -95,7 +95,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             # Counted before the caller is told, so that whoever has an answer finds it counted.
             try:
                 async with asyncio.timeout(self._most_seconds) as limit:
-                    response = await self._admitted(asked, await received(context), context, call)
+                    response = await self._admitted(asked, context, call)
             except asyncio.CancelledError:
                 call.ended(_cancelled_code(context))
                 raise
@@ -106,14 +106,15 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
         return around
 
-    async def _admitted(self, asked: "_Asked", message: bytes, context: Context, call: "_Running") -> Any:
-        self._lifecycle.enter()
-        try:
-            with nullcontext() if asked.account is None else asked.account.call():
-                call.request = parsed(asked.parse, message)
+    async def _admitted(self, asked: "_Asked", context: Context, call: "_Running") -> Any:
+        with nullcontext() if asked.account is None else asked.account.call():
+            call.request = parsed(asked.parse, await received(context))
+            # Only now, so that a server that stops does not wait for messages that never come.
+            self._lifecycle.enter()
+            try:
                 return await asked.answer(call.request, context)
-        finally:
-            self._lifecycle.leave()
+            finally:
+                self._lifecycle.leave()
 
     def _refusing(
         self, error: UnauthenticatedError, begin: "Begin | None"

@@ -11,13 +11,13 @@ from typing import Any, NoReturn
 import grpc
 from google.protobuf.message import DecodeError
 
-from dragoman.service.errors import InvalidRequestError
+from dragoman.service.errors import InvalidRequestError, OverlongError
 from dragoman.service.status import CallStatus, status_of
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Parser = Callable[[bytes], Any]
 
-CANCELLING_SECONDS = 0.1
+CANCELLING_SECONDS = 0.5
 """How soon after the end of its messages gRPC tells that a call was cancelled."""
 
 NO_SUCH_METHOD = CallStatus(grpc.StatusCode.UNIMPLEMENTED, "this server does not have the method")
@@ -52,24 +52,32 @@ async def abort(context: Context, status: CallStatus) -> NoReturn:
         raise asyncio.CancelledError from None
 
 
-def readable(handler: Any) -> "grpc.RpcMethodHandler[Any, Any]":
-    """The handler of a service that is not ours, such as health, with its messages read here."""
+def readable(handler: Any, most_seconds: float) -> "grpc.RpcMethodHandler[Any, Any]":
+    """The handler of a service that is not ours, such as health, with its messages read here.
+
+    A single message must come within `most_seconds`.
+    """
     parse, serialize = handler.request_deserializer, handler.response_serializer
     if handler.unary_unary:
-        return grpc.stream_unary_rpc_method_handler(_one(handler.unary_unary, parse), None, serialize)
+        return grpc.stream_unary_rpc_method_handler(_one(handler.unary_unary, parse, most_seconds), None, serialize)
     if handler.unary_stream:
-        return grpc.stream_stream_rpc_method_handler(_one(handler.unary_stream, parse), None, serialize)
+        return grpc.stream_stream_rpc_method_handler(_one(handler.unary_stream, parse, most_seconds), None, serialize)
     return grpc.stream_stream_rpc_method_handler(_many(handler.stream_stream, parse), None, serialize)
 
 
-def _one(answer: Callable[[Any, Context], Awaitable[Any]], parse: Parser) -> Callable[[Any, Context], Awaitable[Any]]:
+def _one(
+    answer: Callable[[Any, Context], Awaitable[Any]], parse: Parser, most_seconds: float
+) -> Callable[[Any, Context], Awaitable[Any]]:
     """`answer`, a coroutine that gets one message; it returns its answer, or writes several."""
 
     async def reading(messages: Any, context: Context) -> Any:
         try:
-            request = parsed(parse, await received(context))
+            async with asyncio.timeout(most_seconds):
+                request = parsed(parse, await received(context))
         except InvalidRequestError as error:
             await abort(context, status_of(error))
+        except TimeoutError:
+            await abort(context, status_of(OverlongError(most_seconds)))
         try:
             return await answer(request, context)
         except NotImplementedError:

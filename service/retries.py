@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from dragoman.service.client_errors import ClientError, OverloadedError, UnavailableError
 
-LONGEST_WAIT_SECONDS = 2.0
+LONGEST_WAIT_SECONDS = 1.0
 """Waits double up to here; each is then shortened at random by up to a half, so that callers do not come in step."""
 
 EARNED = 0.1
@@ -19,7 +19,7 @@ EARNED = 0.1
 class Retries:
     """How a client goes on after a failure that may pass."""
 
-    seconds: float = 20.0
+    seconds: float = 30.0
     """How long after its first failure a call is still made again, within its own time: as long as a restart takes."""
     first_wait_seconds: float = 0.1
     """How long to wait before the first repetition, where the server does not say."""

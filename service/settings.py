@@ -127,7 +127,7 @@ class ServerSettings:
     )
     token_calls_per_second: int = _setting(0, "Most calls a second with one token; 0 sets no limit.", 0)
     token_calls: int = _setting(0, "Most calls at once with one token; 0 sets no limit.", 0)
-    max_texts: int = _setting(1024, "Most texts of one call.", 1)
+    max_texts: int = _setting(1024, "Most texts of one call.", 1, 2**31 - 1)
     max_message_bytes: int = _setting(4 * 2**20, "Largest request.", 1024, 2**31 - 1)
     max_answer_bytes: int = _setting(64 * 2**20, "Largest answer of Embed, by its vectors.", 1024, 2**31 - 1)
     max_metadata_bytes: int = _setting(16384, "Most metadata of one call.", 1024, 2**20)
@@ -136,12 +136,15 @@ class ServerSettings:
         "How long a call may take, whatever its own deadline: one that would take longer is refused, and one that does "
         "is ended.",
         1,
+        2**31 // 1000 - 1,
     )
-    connection_calls: int = _setting(1024, "Most calls at once on one connection; further ones wait at the caller.", 1)
+    connection_calls: int = _setting(
+        1024, "Most calls at once on one connection; further ones wait at the caller.", 1, 2**31 - 1
+    )
     connection_age_seconds: int = _setting(
         1800,
-        "After about how long a connection is closed, once its calls have ended or 5 minutes have passed: the caller "
-        "opens another, and finds servers that are new.",
+        "After about how long a connection is closed, once its calls have ended: the caller opens another, and finds "
+        "servers that are new.",
         1,
         2**31 // 1000 - 1,
     )

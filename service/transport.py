@@ -9,9 +9,6 @@ from dragoman.service.results import ServerLimits
 from dragoman.service.settings import ServerSettings
 from dragoman.service.tls import server_credentials, tls_files
 
-CONNECTION_GRACE_SECONDS = 300
-"""How long the calls of a connection that has reached its age may still take."""
-
 LEAST_PING_SECONDS = 5
 """Pings that come faster close the connection; many clients and balancers ping every 10 seconds, calls or no calls."""
 
@@ -35,7 +32,8 @@ def transport_options(settings: ServerSettings) -> list[Option]:
         ("grpc.absolute_max_metadata_size", settings.max_metadata_bytes),
         ("grpc.max_concurrent_streams", settings.connection_calls),
         ("grpc.max_connection_age_ms", settings.connection_age_seconds * 1000),
-        ("grpc.max_connection_age_grace_ms", CONNECTION_GRACE_SECONDS * 1000),
+        # Then all of its calls have ended but those that only watch.
+        ("grpc.max_connection_age_grace_ms", settings.max_call_seconds * 1000),
         ("grpc.max_connection_idle_ms", settings.connection_idle_seconds * 1000),
         ("grpc.keepalive_time_ms", PING_SECONDS * 1000),
         ("grpc.keepalive_timeout_ms", PING_TIMEOUT_SECONDS * 1000),

@@ -13,6 +13,7 @@ from dragoman.service.client import (
     InvalidArgumentError,
     NotFoundError,
     Pooling,
+    ServerLimits,
     TimedOutError,
     TranslateResult,
     UnavailableError,
@@ -51,7 +52,17 @@ async def test_info_tells_what_is_served() -> None:
     assert (model.embedding_dimension, model.threads) == (DIMENSION, 1)
     assert info.runtime_version == "0.0"
     assert info.resident_memory_bytes > 10_000_000
-    assert (info.limits.message_bytes, info.limits.texts, info.limits.ping_seconds) == (4 * 2**20, 1024, 5)
+    assert info.limits == ServerLimits(
+        message_bytes=4 * 2**20,
+        answer_bytes=64 * 2**20,
+        texts=1024,
+        metadata_bytes=16384,
+        connection_calls=1024,
+        connection_age_seconds=1800,
+        connection_idle_seconds=600,
+        ping_seconds=5,
+        call_seconds=300,
+    )
 
 
 async def test_embeddings_have_shape_and_kind() -> None:

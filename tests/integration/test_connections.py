@@ -6,10 +6,13 @@ import time
 import grpc
 import pytest
 
+from dragoman.service import transport
 from dragoman.service.settings import ServerSettings
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as rpc
-from tests.harness import serving
+from tests.fake_runner import FakeRunner
+from tests.harness import eventually, serving
+from tests.integration.test_metrics import started
 
 
 @pytest.mark.parametrize("size", [5000, 20_000])
@@ -31,3 +34,33 @@ async def test_calls_go_on_when_their_connection_has_reached_its_age_or_was_idle
             assert (await client.translate(["kite"])).texts == ("kite",)
         await asyncio.sleep(1.5)
         assert (await client.translate(["kite"])).texts == ("kite",)
+
+
+async def test_calls_beyond_those_of_one_connection_wait_at_the_caller() -> None:
+    runner, settings = FakeRunner(), ServerSettings(connection_calls=1)
+    async with serving(runner, settings=settings) as running, running.client() as client:
+        runner.gate.clear()
+        calls = [asyncio.create_task(client.translate([text])) for text in ("kite", "boat")]
+        await eventually(runner.stepping.is_set)
+        await asyncio.sleep(0.3)
+        assert started(running, "Translate") == 1
+        runner.gate.set()
+        assert [(await call).texts for call in calls] == [("kite",), ("boat",)]
+
+
+@pytest.mark.parametrize(("least_seconds", "stays"), [(1, True), (3, False)])
+async def test_a_connection_may_be_pinged_that_often_without_calls(
+    least_seconds: int, stays: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "LEAST_PING_SECONDS", least_seconds)
+    options = [
+        ("grpc.keepalive_time_ms", 1500),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+    ]
+    async with serving() as running, grpc.aio.insecure_channel(running.address, options=options) as channel:
+        await channel.channel_ready()
+        changed = asyncio.create_task(channel.wait_for_state_change(grpc.ChannelConnectivity.READY))
+        done, _ = await asyncio.wait({changed}, timeout=7)
+        assert bool(done) is not stays
+        changed.cancel()

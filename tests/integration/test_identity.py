@@ -26,6 +26,7 @@ from dragoman.v1 import translation_pb2_grpc as rpc
 from tests.certificates import Pair, make_pair
 from tests.fake_runner import FakeRunner
 from tests.harness import PATIENCE_SECONDS, Running, eventually, health, manifest, serving
+from tests.integration.test_metrics import calls, started
 
 TOKEN, OTHER = "a-token-of-the-tests", "another-token-of-them"
 
@@ -222,6 +223,24 @@ async def test_calls_beyond_the_number_of_their_token_are_refused(closed: Server
             await other.info()
         runner.gate.set()
         assert (await first).texts == ("kite",)
+        assert await translates(running, token=TOKEN)
+
+
+async def test_a_call_that_has_not_sent_its_message_is_one_of_its_token_s(closed: ServerSettings) -> None:
+    settings = dataclasses.replace(closed, token_calls=1)
+    async with (
+        serving(settings=settings) as running,
+        grpc.aio.insecure_channel(running.address) as channel,
+        client(running, token=TOKEN) as caller,
+    ):
+        silent: Any = channel.stream_unary("/dragoman.v1.TranslationService/Translate")(
+            metadata=(("authorization", f"Bearer {TOKEN}"),)
+        )
+        await eventually(lambda: started(running, "Translate") == 1)
+        with pytest.raises(OverloadedError, match="this token has 1 of 1 calls running"):
+            await caller.translate(["boat"])
+        silent.cancel()
+        await eventually(lambda: calls(running, "Translate", "CANCELLED") == 1)
         assert await translates(running, token=TOKEN)
 
 

@@ -134,8 +134,8 @@ async def test_every_call_is_counted_once_and_gauges_come_back_to_0() -> None:
             assert running.value(gauge, model="fake") == 0
 
 
-def started(running: Running) -> float:
-    return running.value("grpc_server_started_total", **LABELS, grpc_method="Translate")
+def started(running: Running, method: str = "Translate") -> float:
+    return running.value("grpc_server_started_total", **LABELS, grpc_method=method)
 
 
 def every_code() -> list[str]:

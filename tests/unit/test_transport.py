@@ -1,7 +1,9 @@
 import pytest
 
+from dragoman.service.results import ServerInfo
 from dragoman.service.settings import ServerSettings
-from dragoman.service.transport import exposure
+from dragoman.service.transport import exposure, server_limits
+from dragoman.service.wire import info_response, server_info
 
 CLEAR = "Warning: texts travel in the clear, for 0.0.0.0 is not this machine alone: set TLS."
 OPEN = "Warning: whoever reaches 0.0.0.0 can call this server: set tokens or mutual TLS."
@@ -26,3 +28,26 @@ def test_who_listens_beyond_it_is_told_what_is_missing(
     settings: ServerSettings, closed: bool, warnings: tuple[str, ...]
 ) -> None:
     assert exposure(settings, closed) == warnings
+
+
+def test_the_largest_bounds_can_be_told() -> None:
+    most = 2**31 - 1
+    settings = ServerSettings(
+        max_message_bytes=most,
+        max_answer_bytes=most,
+        max_texts=most,
+        max_metadata_bytes=2**20,
+        connection_calls=most,
+        connection_age_seconds=most // 1000 - 1,
+        connection_idle_seconds=most // 1000 - 1,
+        max_call_seconds=most // 1000 - 1,
+    )
+    limits = server_limits(settings)
+    info = ServerInfo((), "", "", 0, limits)
+    assert server_info(info_response(info)).limits == limits
+
+
+@pytest.mark.parametrize("name", ["max_texts", "connection_calls", "max_call_seconds", "connection_age_seconds"])
+def test_larger_ones_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} must be at most"):
+        ServerSettings(**{name: 2**31})  # type: ignore[arg-type]
