@@ -1,7 +1,7 @@
 # The server with the shipped model (`make image`), the same for a GPU (`make image-gpu`), and the exporter.
 #
 #   docker run --rm --read-only --stop-timeout 30 -p 127.0.0.1:50051:50051 dragoman:cpu
-#   docker run --rm --read-only -p 127.0.0.1:50051:50051 -v /my/bundle:/bundle:ro dragoman:cpu
+#   docker run --rm --read-only --stop-timeout 30 -p 127.0.0.1:50051:50051 -v /my/bundle:/bundle:ro dragoman:cpu
 #
 # Builds with the classic builder as well as with BuildKit.
 

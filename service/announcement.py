@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from dragoman.service.hosts import from_here
 from dragoman.service.results import ModelInfo
 from dragoman.service.settings import DEFAULT_HOST, DEFAULT_PORT
 
@@ -13,14 +14,16 @@ COMMAND = "dragoman"
 EXAMPLE = "The cat sat on the mat."
 
 
-def announcement(models: Sequence[ModelInfo], host: str, port: int, metrics_port: int, tls: bool = False) -> str:
+def announcement(
+    models: Sequence[ModelInfo], host: str, port: int, metrics_host: str, metrics_port: int, tls: bool = False
+) -> str:
     """Plain lines: what is served, where, and what to type to see the first model work."""
     first = models[0]
     model = first.name if len(models) > 1 else ""
     return "\n".join(
         (
             *(line for each in models for line in served(each)),
-            f"gRPC on {at(host, port)}, metrics on http://{at(host, metrics_port)}/metrics",
+            f"gRPC on {at(host, port)}, metrics on http://{at(metrics_host, metrics_port)}/metrics",
             f"Try: {try_line(first.target_languages, host, port, model, tls)}",
         )
     )
@@ -50,8 +53,8 @@ def try_line(languages: Sequence[str], host: str, port: int, model: str = "", tl
 
     `model` is named where there are several.
     """
-    reachable = "127.0.0.1" if host in ("0.0.0.0", "::") else host
-    address = "" if (reachable, port) == (DEFAULT_HOST, DEFAULT_PORT) else f" --address {at(reachable, port)}"
+    near = from_here(host)
+    address = "" if (near, port) == (DEFAULT_HOST, DEFAULT_PORT) else f" --address {at(near, port)}"
     secure = " --tls" if tls else ""
     work = f"translate --to {languages[0]}" if languages else "embed"
     named = f" --model {shlex.quote(model)}" if model else ""

@@ -1,12 +1,16 @@
 """The HTTP side: /metrics for Prometheus, /healthz and /readyz for whoever looks after the process."""
 
 import logging
+import math
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
@@ -14,10 +18,15 @@ from prometheus_client.exposition import choose_encoder
 log = logging.getLogger(__name__)
 
 PLAIN = "text/plain; charset=utf-8"
-SLOWEST_CLIENT_SECONDS = 10
+
+CONNECTIONS = 16
+"""How many are answered at once."""
+
+CONNECTION_SECONDS = 10
+"""How long a connection may last, whatever its client does meanwhile."""
 
 POLL_SECONDS = 0.05
-"""How often the thread looks whether it is to stop."""
+"""How often the thread looks whether it is to stop, and whose time is over."""
 
 
 class Exposition:
@@ -58,11 +67,69 @@ class Exposition:
 
 
 class _HttpServer(ThreadingHTTPServer):
+    """A thread for each connection, of which there are only so many, and each only for so long.
+
+    Where one more comes, the oldest makes room: those that are idle then keep no probe out, which is answered at once.
+    """
+
     daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self._free = threading.Semaphore(CONNECTIONS)
+        self._lock = threading.Lock()
+        self._ends: dict[socket.socket, float] = {}
+        """When the time of each connection is over."""
+        super().__init__(address, handler)
 
     def server_bind(self) -> None:
         # Not HTTPServer's, which asks the name service for the host's full name.
         TCPServer.server_bind(self)
+
+    def server_close(self) -> None:
+        """Listen no more, and end all connections."""
+        super().server_close()
+        self._cut(math.inf)
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        """The next connection. Where this raises OSError it stays in the backlog, and the loop asks again."""
+        self._make_room()
+        try:
+            connection, address = super().get_request()
+        except OSError:
+            self._free.release()
+            raise
+        with self._lock:
+            self._ends[connection] = time.monotonic() + CONNECTION_SECONDS
+        return connection, address
+
+    def service_actions(self) -> None:
+        """Called by the loop again and again."""
+        self._cut(time.monotonic())
+
+    def shutdown_request(self, request: Any) -> None:
+        """Called when a connection has been answered or has failed, once for each."""
+        with self._lock:
+            self._ends.pop(request, None)
+        super().shutdown_request(request)
+        self._free.release()
+
+    def _make_room(self) -> None:
+        """Take a place. Raises TimeoutError where the one that was cut off still computes its answer."""
+        if self._free.acquire(blocking=False):
+            return
+        self._cut(min([*self._ends.values()], default=0))
+        if not self._free.acquire(timeout=POLL_SECONDS):
+            raise TimeoutError
+
+    def _cut(self, until: float) -> None:
+        """Cut off the connections whose time is over at `until`; their threads then end."""
+        with self._lock:
+            for connection in [each for each, end in self._ends.items() if end <= until]:
+                # Under the lock, and never twice: one that is closed may have its number again as another.
+                del self._ends[connection]
+                with suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: object, client_address: object) -> None:
         """A client that went away in the middle is no news."""
@@ -80,8 +147,6 @@ def _handler(
     registry: CollectorRegistry, alive: Callable[[], bool], ready: Callable[[], bool]
 ) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
-        timeout = SLOWEST_CLIENT_SECONDS
-
         def do_GET(self) -> None:
             match self.path.split("?")[0]:
                 case "/metrics":

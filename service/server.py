@@ -136,7 +136,8 @@ class Server:
         Raises StartupError if a port cannot be had.
         """
         await self._tell_health()
-        host, port, metrics_port = self._settings.host, self._settings.port, self._settings.metrics_port
+        host, port = self._settings.host, self._settings.port
+        metrics_host, metrics_port = self._settings.metrics_address, self._settings.metrics_port
         check_free(host, port)
         try:
             self.port = self._bind(self._grpc, at(host, port))
@@ -144,14 +145,14 @@ class Server:
             raise StartupError(f"cannot listen on {host}, port {port}") from error
         try:
             self._exposition = Exposition(
-                host,
+                metrics_host,
                 metrics_port,
                 self.registry,
                 alive=lambda: all(model.lifecycle.alive for model in [*self.models.values()]),
                 ready=lambda: all(map(self._ready, self._model_metrics)),
             )
         except OSError as error:
-            raise cannot_listen(host, metrics_port, error) from error
+            raise cannot_listen(metrics_host, metrics_port, error) from error
         self.metrics_port = self._exposition.port
         self._exposition.start()
         await self._grpc.start()

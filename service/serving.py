@@ -83,7 +83,8 @@ async def _life(settings: ServerSettings, folders: Sequence[Path], loader: Loade
         for each in found:
             await server.add(await run_aside(partial(loader.load, each, _say)))
         infos = [model.info for model in server.models.values()]
-        _say(announcement(infos, settings.host, server.port, server.metrics_port, bool(settings.tls_certificate)))
+        metrics = settings.metrics_address, server.metrics_port
+        _say(announcement(infos, settings.host, server.port, *metrics, bool(settings.tls_certificate)))
         await Replacer(server, loader, found, settings.watch_seconds).run(asked)
     finally:
         await server.stop(settings.grace_seconds)

@@ -41,8 +41,11 @@ def _setting(
 class ServerSettings:
     """How a server is run. Raises ValueError that names the setting, what it must be, and what it is."""
 
-    host: str = _setting(DEFAULT_HOST, "Address to listen on, for gRPC and for metrics.")
+    host: str = _setting(DEFAULT_HOST, "Address to listen on, for gRPC and, unless --metrics-host is set, for metrics.")
     port: int = _setting(DEFAULT_PORT, "Port for gRPC; 0 takes a free one.", 0, HIGHEST_PORT)
+    metrics_host: str = _setting(
+        "", "Address to listen on for /metrics, /healthz and /readyz. Left out: the same as --host."
+    )
     metrics_port: int = _setting(9464, "Port for /metrics, /healthz and /readyz; 0 takes a free one.", 0, HIGHEST_PORT)
     provider: str = _setting(
         "auto",
@@ -186,6 +189,11 @@ class ServerSettings:
         self.weights  # noqa: B018
         if self.traces_endpoint and not self.traces_endpoint.startswith(("http://", "https://")):
             raise ValueError(f"traces_endpoint must begin with http:// or https://, is {self.traces_endpoint!r}")
+
+    @property
+    def metrics_address(self) -> str:
+        """Where /metrics is listened for, without its port."""
+        return self.metrics_host or self.host
 
     @property
     def compute_threads(self) -> int:

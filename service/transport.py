@@ -70,12 +70,17 @@ def port_binder(settings: ServerSettings) -> Callable[[grpc.aio.Server, str], in
 
 
 def exposure(settings: ServerSettings, closed: bool) -> tuple[str, ...]:
-    """Warnings about who can call and who can listen; `closed` if callers need a token. Nothing on the loopback."""
-    if is_loopback(settings.host):
-        return ()
+    """Warnings about who can call, listen and read metrics; `closed` if callers need a token. None on the loopback."""
+    host, metrics_host = settings.host, settings.metrics_address
+    beyond = not is_loopback(host)
     warnings = []
-    if not settings.tls_certificate:
-        warnings.append(f"Warning: texts travel in the clear, for {settings.host} is not this machine alone: set TLS.")
-    if not closed and not settings.tls_client_ca:
-        warnings.append(f"Warning: whoever reaches {settings.host} can call this server: set tokens or mutual TLS.")
+    if beyond and not settings.tls_certificate:
+        warnings.append(f"Warning: texts travel in the clear, for {host} is not this machine alone: set TLS.")
+    if beyond and not closed and not settings.tls_client_ca:
+        warnings.append(f"Warning: whoever reaches {host} can call this server: set tokens or mutual TLS.")
+    if not is_loopback(metrics_host):
+        warnings.append(
+            f"Warning: whoever reaches the metrics port of {metrics_host} can read the metrics, without a token: keep "
+            "others from it, or set --metrics-host."
+        )
     return tuple(warnings)

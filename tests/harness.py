@@ -12,6 +12,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import grpc
 from grpc_health.v1 import health_pb2_grpc
@@ -210,6 +212,20 @@ async def serving(
     finally:
         runner.gate.set()
         await server.stop(grace_seconds)
+
+
+async def fetch(server: Server, path: str) -> tuple[int, str]:
+    """Status and page of `path` on the metrics port."""
+
+    def get() -> tuple[int, str]:
+        try:
+            with urlopen(f"http://127.0.0.1:{server.metrics_port}{path}") as response:
+                return response.status, response.read().decode()
+        except HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+
+    return await asyncio.to_thread(get)
 
 
 async def eventually(true: Callable[[], bool]) -> None:

@@ -13,8 +13,7 @@ from dragoman.service.client import AsyncClient, UnavailableError
 from dragoman.service.settings import ServerSettings
 from dragoman.service.watchdog import LOOK_SECONDS
 from tests.fake_runner import FakeRunner
-from tests.harness import Running, eventually, health, serving
-from tests.integration.test_metrics import fetch
+from tests.harness import Running, eventually, fetch, health, serving
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING

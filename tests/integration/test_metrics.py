@@ -4,8 +4,6 @@ import asyncio
 import random
 import string
 from typing import Any
-from urllib.error import HTTPError
-from urllib.request import urlopen
 
 import grpc
 import pytest
@@ -17,21 +15,9 @@ from dragoman.service.server import Server
 from dragoman.service.settings import ServerSettings
 from dragoman.v1 import translation_pb2 as pb
 from tests.fake_runner import FakeRunner
-from tests.harness import MAX_CHARACTERS, Running, eventually, loaded, loopback, manifest, serving, token_of
+from tests.harness import MAX_CHARACTERS, Running, eventually, fetch, loaded, loopback, manifest, serving, token_of
 
 LABELS = {"grpc_type": "unary", "grpc_service": "dragoman.v1.TranslationService"}
-
-
-async def fetch(server: Server, path: str) -> tuple[int, str]:
-    def get() -> tuple[int, str]:
-        try:
-            with urlopen(f"http://127.0.0.1:{server.metrics_port}{path}") as response:
-                return response.status, response.read().decode()
-        except HTTPError as error:
-            with error:
-                return error.code, error.read().decode()
-
-    return await asyncio.to_thread(get)
 
 
 def calls(running: Running, method: str, code: str) -> float:

@@ -13,7 +13,7 @@ from dragoman.service.loading import StartupError
 from dragoman.service.server import Server
 from dragoman.service.settings import ServerSettings
 from tests.fake_runner import FakeRunner
-from tests.harness import Running, eventually, health, loaded, loopback, manifest, serving
+from tests.harness import Running, eventually, fetch, health, loaded, loopback, manifest, serving
 
 
 async def started(runner: FakeRunner) -> Running:
@@ -41,6 +41,9 @@ async def test_running_calls_are_finished_and_new_ones_refused_at_once() -> None
             with pytest.raises(UnavailableError, match=r"^the server is stopping$"):
                 await other.translate(["boat"])
         assert time.monotonic() - asked < 10
+        # Whoever sends calls is to go elsewhere, and nobody is to end the process before its calls are through.
+        assert await fetch(running.server, "/readyz") == (503, "no\n")
+        assert await fetch(running.server, "/healthz") == (200, "ok\n")
         assert not stopping.done()
         runner.gate.set()
         assert [(await call).texts for call in calls] == [(f"kite {number}",) for number in range(8)]
@@ -117,8 +120,22 @@ async def test_an_address_of_the_sixth_version_is_served_too() -> None:
     await server.stop(0)
 
 
-async def test_an_address_that_is_not_ours_is_named() -> None:
-    server = Server(ServerSettings(host="192.0.2.1", port=0), manifest())
+async def test_metrics_may_be_on_another_address_than_calls() -> None:
+    settings = loopback(ServerSettings(host="127.0.0.1", metrics_host="127.0.0.2"))
+    server = Server(settings, manifest())
+    await server.open()
+    with socket.create_connection(("127.0.0.2", server.metrics_port)):
+        pass
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", server.metrics_port))
+    with socket.create_connection(("127.0.0.1", server.port)):
+        pass
+    await server.stop(0)
+
+
+@pytest.mark.parametrize("settings", [ServerSettings(host="192.0.2.1"), ServerSettings(metrics_host="192.0.2.1")])
+async def test_an_address_that_is_not_ours_is_named(settings: ServerSettings) -> None:
+    server = Server(loopback(settings), manifest())
     with pytest.raises(StartupError, match=r"^cannot listen on 192\.0\.2\.1, port 0: "):
         await server.open()
     await server.stop(0)

@@ -64,18 +64,18 @@ def test_all_interfaces_include_the_usual_one(called: Path) -> None:
 
 
 def test_what_is_served_and_where(called: Path) -> None:
-    assert announcement([MODEL], "127.0.0.1", 50051, 9464).splitlines() == [
+    assert announcement([MODEL], "127.0.0.1", 50051, "127.0.0.2", 9464).splitlines() == [
         "Serving en-fr, version 0123: float32 on CPUExecutionProvider, 2 threads.",
-        "gRPC on 127.0.0.1:50051, metrics on http://127.0.0.1:9464/metrics",
+        "gRPC on 127.0.0.1:50051, metrics on http://127.0.0.2:9464/metrics",
         'Try: .venv/bin/dragoman translate --to fr "The cat sat on the mat."',
     ]
 
 
 def test_float16_on_the_cpu_is_warned_of(called: Path) -> None:
     model = dataclasses.replace(MODEL, precision="float16")
-    assert announcement([model], "127.0.0.1", 50051, 9464).splitlines()[:2] == [
+    assert announcement([model], "127.0.0.1", 50051, "127.0.0.1", 9464).splitlines()[:2] == [
         "Serving en-fr, version 0123: float16 on CPUExecutionProvider, 2 threads.",
         "Warning: float16 is meant for CUDA, and slow on the CPU; export int8 or float32 for it.",
     ]
     on_cuda = dataclasses.replace(model, provider="CUDAExecutionProvider")
-    assert "Warning" not in announcement([on_cuda], "127.0.0.1", 50051, 9464)
+    assert "Warning" not in announcement([on_cuda], "127.0.0.1", 50051, "127.0.0.1", 9464)

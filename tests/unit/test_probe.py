@@ -4,7 +4,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from dragoman.service.exposition import Exposition
-from dragoman.service.probe import ready
+from dragoman.service.probe import address, ready
 
 
 @pytest.mark.parametrize("state", [True, False])
@@ -12,7 +12,7 @@ def test_a_server_is_ready_when_it_says_so(state: bool) -> None:
     exposition = Exposition("127.0.0.1", 0, CollectorRegistry(), alive=lambda: True, ready=lambda: state)
     exposition.start()
     try:
-        assert ready(exposition.port) is state
+        assert ready("127.0.0.1", exposition.port) is state
     finally:
         exposition.stop()
 
@@ -20,4 +20,20 @@ def test_a_server_is_ready_when_it_says_so(state: bool) -> None:
 def test_where_nobody_listens_nothing_is_ready() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    assert not ready(port)
+    assert not ready("127.0.0.1", port)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "asked"),
+    [
+        ({}, "127.0.0.1"),
+        ({"HOST": "0.0.0.0"}, "127.0.0.1"),
+        ({"HOST": "10.0.0.7"}, "10.0.0.7"),
+        ({"HOST": "0.0.0.0", "METRICS_HOST": ""}, "127.0.0.1"),
+        ({"HOST": "0.0.0.0", "METRICS_HOST": "10.0.0.7"}, "10.0.0.7"),
+        ({"HOST": "10.0.0.7", "METRICS_HOST": "::"}, "127.0.0.1"),
+    ],
+)
+def test_the_server_is_asked_where_its_settings_put_the_metrics(hosts: dict[str, str], asked: str) -> None:
+    environment = {f"DRAGOMAN_{name}": host for name, host in hosts.items()}
+    assert address({**environment, "DRAGOMAN_METRICS_PORT": "9464"}) == (asked, 9464)

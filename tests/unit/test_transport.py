@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from dragoman.service.results import ServerInfo
@@ -7,6 +9,11 @@ from dragoman.service.wire import info_response, server_info
 
 CLEAR = "Warning: texts travel in the clear, for 0.0.0.0 is not this machine alone: set TLS."
 OPEN = "Warning: whoever reaches 0.0.0.0 can call this server: set tokens or mutual TLS."
+METRICS = (
+    "Warning: whoever reaches the metrics port of 0.0.0.0 can read the metrics, without a token: keep others from it, "
+    "or set --metrics-host."
+)
+TLS: dict[str, Any] = {"tls_certificate": "a", "tls_key": "b"}
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "localhost", "::1"])
@@ -17,11 +24,13 @@ def test_who_listens_to_this_machine_alone_is_not_warned(host: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "closed", "warnings"),
     [
-        (ServerSettings(host="0.0.0.0"), False, (CLEAR, OPEN)),
-        (ServerSettings(host="0.0.0.0"), True, (CLEAR,)),
-        (ServerSettings(host="0.0.0.0", tls_certificate="a", tls_key="b"), False, (OPEN,)),
-        (ServerSettings(host="0.0.0.0", tls_certificate="a", tls_key="b"), True, ()),
-        (ServerSettings(host="0.0.0.0", tls_certificate="a", tls_key="b", tls_client_ca="c"), False, ()),
+        (ServerSettings(host="0.0.0.0"), False, (CLEAR, OPEN, METRICS)),
+        (ServerSettings(host="0.0.0.0"), True, (CLEAR, METRICS)),
+        (ServerSettings(host="0.0.0.0", **TLS), False, (OPEN, METRICS)),
+        (ServerSettings(host="0.0.0.0", **TLS), True, (METRICS,)),
+        (ServerSettings(host="0.0.0.0", **TLS, tls_client_ca="c"), False, (METRICS,)),
+        (ServerSettings(host="0.0.0.0", metrics_host="127.0.0.1"), False, (CLEAR, OPEN)),
+        (ServerSettings(metrics_host="0.0.0.0"), False, (METRICS,)),
     ],
 )
 def test_who_listens_beyond_it_is_told_what_is_missing(
