@@ -3,9 +3,13 @@
 The fixtures are small and have few letters, so that most of what is drawn is unknown to them: that is the hard case.
 """
 
+import functools
 import itertools
 import unicodedata
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -15,8 +19,14 @@ from dragoman.model.tokenizers import Piece, Tokenizer
 from dragoman.model.tokenizers.importing import import_tokenizer
 from dragoman.model.tokenizers.pieces import SPACE
 from dragoman.model.tokenizers.protocol import UNSEEN
-from tests.hugging_face_tokenizers import TEXTS, TOKENIZERS
+from tests.hugging_face_tokenizers import TEXTS, TOKENIZERS, marian
 from tests.unit.test_tokenizer import BLANK, CONTROL_LOOKALIKES, NORMALISED, RARE
+
+KINDS: Mapping[str, tuple[str, Callable[[Path], Any]]] = {
+    **TOKENIZERS,
+    # SentencePiece gives a run of letters that it does not know as one piece, which here has the name of a tag.
+    "marian, a tag of unknown letters": ("marian", functools.partial(marian, tags=("fra", "zxx"))),
+}
 
 DROPPED = frozenset({"Cc", "Cf", "Cn", "Co", "Mn"})
 """Unicode's categories of characters that a family may drop as it normalises: controls, accents, private ones.
@@ -66,12 +76,12 @@ class Imported:
 
     @property
     def _languages(self) -> tuple[str, str]:
-        return self.tokenizer.source_languages[0], (*self.tokenizer.target_languages, "")[-1]
+        return self.tokenizer.source_languages[0], ("", *self.tokenizer.target_languages)[-1]
 
 
-@pytest.fixture(scope="module", params=TOKENIZERS)
+@pytest.fixture(scope="module", params=KINDS)
 def imported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Imported:
-    family, make = TOKENIZERS[request.param]
+    family, make = KINDS[request.param]
     folder = tmp_path_factory.mktemp("imported")
     reference = make(folder / "theirs")
     tokenizer = import_tokenizer(family, folder / "theirs", folder / "ours")
