@@ -73,6 +73,10 @@ class FakeRunner:
         self._fed: list[tuple[int, ...]] = [()] * rows
         self._spoiled = [False] * rows
 
+    @property
+    def width(self) -> int:
+        return 3
+
     def embed(self, sources: Sequence[Sequence[int]]) -> list[Any]:
         import numpy as np
 

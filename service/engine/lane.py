@@ -187,7 +187,7 @@ class Lane:
             batch = asked[part.start : part.stop]
             states = self._runner.embed([sequence.source for sequence in batch])
             for sequence, each in zip(batch, states, strict=False):
-                _check_count(len(each), len(sequence.source), "states", "tokens")
+                _check_shape(each.shape, (len(sequence.source), self._runner.width))
             self._note_encoded(batch)
             return states
 
@@ -335,13 +335,15 @@ class Lane:
 
 def _whole(found: Row[T], rows: range) -> list[T]:
     """What a runner gave for `rows`. Raises RuntimeError unless it is one for each: answers would go to others."""
-    _check_count(len(found), len(rows), "results", "rows")
+    if len(found) != len(rows):
+        raise RuntimeError(f"the runner gave {len(found)} results for {len(rows)} rows")
     return list(found)
 
 
-def _check_count(found: int, asked: int, what: str, of: str) -> None:
+def _check_shape(found: tuple[int, ...], asked: tuple[int, int]) -> None:
+    """Raise RuntimeError unless states have the shape [source, width]: a vector of others would look like any."""
     if found != asked:
-        raise RuntimeError(f"the runner gave {found} {what} for {asked} {of}")
+        raise RuntimeError(f"the runner gave states of the shape {list(found)}, not {list(asked)}")
 
 
 def _cause(error: Exception) -> Cause:

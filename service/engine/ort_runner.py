@@ -120,6 +120,11 @@ class OrtRunner:
         self._bound = UNBOUND
         self._places: list[Place] = []
 
+    @property
+    def width(self) -> int:
+        """See `Runner`."""
+        return self._manifest.dimensions.d_model
+
     @_refusals_told()
     def embed(self, sources: Sequence[Sequence[int]]) -> list[NDArray[np.float32]]:
         """See `Runner`."""

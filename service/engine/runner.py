@@ -48,8 +48,12 @@ class Runner(Protocol):
     Called from one thread. Whatever computes raises MemoryRefusedError where memory is refused.
     """
 
+    @property
+    def width(self) -> int:
+        """How many numbers the encoder gives for each token, as the model's manifest has it."""
+
     def embed(self, sources: Sequence[Sequence[int]]) -> list[Any]:
-        """The encoder's states of each source: float32 arrays [source, model]."""
+        """The encoder's states of each source: float32 arrays [source, width]."""
 
     def insert(self, sources: Sequence[Sequence[int]], first_row: int) -> None:
         """Encode sources into rows `first_row` and on, ready for their first step."""

@@ -4,7 +4,6 @@ import asyncio
 import dataclasses
 import logging
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,15 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from prometheus_client import generate_latest
 
 from dragoman.service.cli import main
-from dragoman.service.client import AsyncClient, Client, OverloadedError, Tls, UnauthenticatedError, UnavailableError
+from dragoman.service.client import (
+    AsyncClient,
+    Client,
+    ClientError,
+    OverloadedError,
+    Tls,
+    UnauthenticatedError,
+    UnavailableError,
+)
 from dragoman.service.loading import StartupError
 from dragoman.service.server import Server
 from dragoman.service.settings import ServerSettings
@@ -25,10 +32,23 @@ from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as rpc
 from tests.certificates import Pair, make_pair
 from tests.fake_runner import FakeRunner
-from tests.harness import PATIENCE_SECONDS, Running, eventually, health, manifest, serving
+from tests.harness import (
+    MAX_CHARACTERS,
+    MAX_SOURCE_TOKENS,
+    PATIENCE_SECONDS,
+    Running,
+    eventually,
+    health,
+    manifest,
+    serving,
+    token_of,
+)
 from tests.integration.test_metrics import calls, started
 
 TOKEN, OTHER = "a-token-of-the-tests", "another-token-of-them"
+
+TOO_LONG = ("zebra boat " * (MAX_SOURCE_TOKENS // 2), "zebra " * MAX_CHARACTERS)
+"""In tokens, and in characters."""
 
 
 @pytest.fixture
@@ -277,20 +297,64 @@ async def test_nothing_of_the_caller_is_in_logs_metrics_or_errors(
     closed: ServerSettings, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    async with serving(FakeRunner(), settings=closed) as running:
+    runner = FakeRunner(broken=(token_of("boat"),), poison=(token_of("bird"),))
+    errors: list[BaseException] = []
+    async with serving(runner, settings=closed) as running:
         async with client(running, token=TOKEN) as caller, client(running, token=OTHER) as stranger:
             await caller.translate(["zebra", "kite"], request_id="7")
-            with pytest.raises(UnauthenticatedError) as caught:
-                await stranger.translate(["zebra"])
+            for refused in (
+                stranger.translate(["zebra"]),
+                *(caller.translate([text]) for text in ("zebra boat", "zebra bird", *TOO_LONG)),
+                *(caller.embed([text]) for text in ("boat zebra", "zebra bird", *TOO_LONG)),
+            ):
+                with pytest.raises(ClientError) as caught:
+                    await refused
+                errors.append(caught.value)
         scraped = generate_latest(running.server.registry).decode()
-    said = "\n".join((scraped, str(caught.value), *map(str, map(vars, own_records(caplog)))))
-    assert "Translate OK" in caplog.text
-    for secret in (TOKEN, OTHER, "zebra", "127.0.0.1"):
+    codes = [error.code.name for error in errors if isinstance(error, ClientError)]
+    assert codes == ["UNAUTHENTICATED", *(["INTERNAL"] * 2 + ["INVALID_ARGUMENT"] * 2) * 2]
+    assert "RuntimeError: broken" in caplog.text
+    assert {record.getMessage() for record in caplog.records if record.name == "dragoman.calls"} == {
+        "Translate OK",
+        *(f"{method} {name}" for method in ("Translate", "Embed") for name in ("INTERNAL", "INVALID_ARGUMENT")),
+        "Translate UNAUTHENTICATED",
+    }
+    # Whoever wrote the line; its traceback, if it has one, stands in the text alone.
+    said = "\n".join((scraped, caplog.text, *map(str, errors), *map(str, map(vars, caplog.records))))
+    for secret in (TOKEN, OTHER, "zebra", "boat", "127.0.0.1"):
         assert secret not in said
 
 
-def own_records(caplog: pytest.LogCaptureFixture) -> Iterator[logging.LogRecord]:
-    return (record for record in caplog.records if record.name.startswith("dragoman"))
+@pytest.mark.parametrize("log_texts", [True, False], ids=["on", "off"])
+async def test_texts_are_in_the_log_only_where_the_settings_say_so(
+    log_texts: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    settings = ServerSettings(repetition_tokens=0, log_texts=log_texts)
+    async with serving(settings=settings) as running, running.client() as caller:
+        await caller.translate(["red kite", "boat"])
+        await caller.embed(["old tree"])
+        with pytest.raises(ClientError):
+            await caller.translate(["bird " * MAX_SOURCE_TOKENS])
+        # The line of a call is written after the caller has its answer.
+        await eventually(lambda: len(call_lines(caplog)) == 3)
+    texts = {"sources", "translations", "pivot_translations"}
+    found = [{name: value for name, value in line.items() if name in texts} for line in call_lines(caplog)]
+    if log_texts:
+        assert found == [
+            {"sources": ["red kite", "boat"], "translations": ["red kite", "boat"]},
+            {"sources": ["old tree"]},
+            {"sources": ["bird " * MAX_SOURCE_TOKENS]},
+        ]
+    else:
+        assert found == [{}, {}, {}]
+        said = "\n".join((caplog.text, *map(str, map(vars, caplog.records))))
+        assert not [word for word in ("kite", "boat", "tree", "bird") if word in said]
+
+
+def call_lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+    """The fields of each call's line so far."""
+    return [vars(record)["fields"] for record in caplog.records if record.name == "dragoman.calls"]
 
 
 def unauthenticated(running: Running) -> float:

@@ -3,6 +3,7 @@ import threading
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Row
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -172,6 +173,26 @@ def test_an_encoding_that_raises_once_costs_nobody_anything(
         assert max_output or sequence.states[:, 0].tolist() == list(sequence.source)
     assert notes.failures == [(run, "error")]
     assert [rows for rows, _, _ in notes.encodings] == [1, 1], "each was tried again alone"
+
+
+@pytest.mark.parametrize("part", [(slice(-1),), (..., slice(2)), (..., [0, 1, 2, 2]), (..., 0), (None,)], ids=str)
+def test_states_of_a_wrong_shape_are_a_run_that_failed(
+    engine: Engine, runner: FakeRunner, notes: Notes, monkeypatch: pytest.MonkeyPatch, part: tuple[Any, ...]
+) -> None:
+    whole = runner.embed
+
+    def embed(sources: Row[Row[int]]) -> list[Any]:
+        return [states[part] if len(sources) > 1 or 97 in states[:, 0] else states for states in whole(sources)]
+
+    monkeypatch.setattr(runner, "embed", embed)
+    waiting = Waiting((10, END), (11, 97, END), (12, 13, END), max_output=0)
+    engine.submit(waiting.sequences)
+    well, wrong, too = waiting.all()
+    assert [each.finish for each in (well, wrong, too)] == [Finish.END, Finish.FAILED, Finish.END]
+    assert well.states.shape == (2, 3)
+    assert too.states[:, 0].tolist() == [12, 13, END]
+    assert str(wrong.error).startswith("the runner gave states of the shape ")
+    assert notes.failures == [("embed", "error")] * 2, "together, and once more alone"
 
 
 def test_a_step_that_raises_once_costs_nobody_anything(engine: Engine, runner: FakeRunner, notes: Notes) -> None:
