@@ -156,23 +156,23 @@ async def measure(
     """What the server is able to before the first wave and after each, and the waves."""
     texts = itertools.cycle(sentences)
     async with AsyncClient(server.address, timeout_seconds=TIMEOUT_SECONDS, retries=None) as client:
-        found = [await able(server, client, texts, clients, seconds)], list[Wave]()
+        lulls, seen = [await able(server, client, texts, clients, seconds)], list[Wave]()
         alone = max([await latency(client, texts) for _ in range(20)])
-        click.echo(f"{_told(found[0][0])}; alone a call takes at most {1000 * alone:.0f} ms")
+        click.echo(f"{_told(lulls[0])}; alone a call takes at most {1000 * alone:.0f} ms")
         for number in range(1, waves + 1):
             used, began = server.cpu_seconds(), time.monotonic()
-            wave = await overload(client, texts, TIMES_CAPACITY * found[0][-1].capacity, seconds)
+            wave = await overload(client, texts, TIMES_CAPACITY * lulls[-1].capacity, seconds)
             wave.processor_share = (server.cpu_seconds() - used) / (time.monotonic() - began)
             wave.calm_seconds = await calm(client, texts, CALM_TIMES * alone)
-            found[0].append(await able(server, client, texts, clients, seconds / 2))
-            found[1].append(wave)
+            lulls.append(await able(server, client, texts, clients, seconds / 2))
+            seen.append(wave)
             click.echo(
-                f"wave {number}: goodput {wave.goodput:.1f} a second ({share(wave, *found[0][-2:]):.0%} of capacity), "
+                f"wave {number}: goodput {wave.goodput:.1f} a second ({share(wave, *lulls[-2:]):.0%} of capacity), "
                 f"{len(wave.refusals)} refused, 99 % of them within {1000 * wave.refusal_seconds:.0f} ms, "
                 f"others {dict(wave.others)}, calm after {wave.calm_seconds:.2f} s, "
-                f"{wave.processor_share:.0%} of the processor; then {_told(found[0][-1])}"
+                f"{wave.processor_share:.0%} of the processor; then {_told(lulls[-1])}"
             )
-    return found
+    return lulls, seen
 
 
 def share(wave: Wave, before: Able, after: Able) -> float:

@@ -25,12 +25,12 @@ NO_SUCH_METHOD = CallStatus(grpc.StatusCode.UNIMPLEMENTED, "this server does not
 
 async def received(context: Context) -> bytes:
     """The one message of a call. Raises InvalidRequestError where it has none."""
-    message: Any = await context.read()
-    if message is grpc.aio.EOF:
-        # So does a call begin that is cancelled at once.
-        await asyncio.sleep(CANCELLING_SECONDS)
-        raise InvalidRequestError("request", "is missing")
-    return message  # type: ignore[no-any-return]
+    message = await context.read()
+    if isinstance(message, bytes):
+        return message
+    # It is EOF. So does a call begin that is cancelled at once.
+    await asyncio.sleep(CANCELLING_SECONDS)
+    raise InvalidRequestError("request", "is missing")
 
 
 def parsed(parse: Parser, message: bytes) -> Any:

@@ -1,3 +1,4 @@
+from functools import partial
 from typing import Any
 
 import pytest
@@ -56,7 +57,17 @@ def test_the_largest_bounds_can_be_told() -> None:
     assert server_info(info_response(info)).limits == limits
 
 
-@pytest.mark.parametrize("name", ["max_texts", "connection_calls", "max_call_seconds", "connection_age_seconds"])
-def test_larger_ones_are_refused(name: str) -> None:
+@pytest.mark.parametrize(
+    "settings",
+    [
+        partial(ServerSettings, max_texts=2**31),
+        partial(ServerSettings, connection_calls=2**31),
+        partial(ServerSettings, connection_age_seconds=2**31),
+        partial(ServerSettings, max_call_seconds=2**31),
+    ],
+    ids=lambda settings: next(iter(settings.keywords)),
+)
+def test_larger_ones_are_refused(settings: partial[ServerSettings]) -> None:
+    (name,) = settings.keywords
     with pytest.raises(ValueError, match=f"{name} must be at most"):
-        ServerSettings(**{name: 2**31})  # type: ignore[arg-type]
+        settings()
