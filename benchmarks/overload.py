@@ -167,7 +167,7 @@ async def measure(
             lulls.append(await able(server, client, texts, clients, seconds / 2))
             seen.append(wave)
             click.echo(
-                f"wave {number}: goodput {wave.goodput:.1f} a second ({share(wave, *lulls[-2:]):.0%} of capacity), "
+                f"wave {number}: goodput {wave.goodput:.1f} a second ({share(wave, *lulls[-2:]):.1%} of capacity), "
                 f"{len(wave.refusals)} refused, 99 % of them within {1000 * wave.refusal_seconds:.0f} ms, "
                 f"others {dict(wave.others)}, calm after {wave.calm_seconds:.2f} s, "
                 f"{wave.processor_share:.0%} of the processor; then {_told(lulls[-1])}"
@@ -185,7 +185,7 @@ def faults(able: Sequence[Able], waves: Sequence[Wave]) -> list[str]:
     found = []
     for number, (wave, before, after) in enumerate(zip(waves, able, able[1:], strict=False), start=1):
         if (goodput := share(wave, before, after)) < LEAST_GOODPUT:
-            found.append(f"goodput of wave {number} is {goodput:.0%}, must be {LEAST_GOODPUT:.0%}")
+            found.append(f"goodput of wave {number} is {goodput:.1%}, must be {LEAST_GOODPUT:.0%}")
         if wave.refusal_seconds > MOST_REFUSAL_SECONDS:
             found.append(f"refusals of wave {number} took {1000 * wave.refusal_seconds:.0f} ms")
         if wave.calm_seconds > MOST_CALM_SECONDS:
