@@ -61,20 +61,24 @@ class Flights:
         """
         if not orders:
             return []
-        flight = _Flight(orders, deadline, landed)
-        _submit(self._engine, flight.sequences)
+        flight = _Flight(orders, landed)
+        sequences = [
+            Sequence(order.source, order.prompt, order.max_output, partial(flight.done, place), deadline, order.scored)
+            for place, order in enumerate(orders)
+        ]
+        _submit(self._engine, sequences)
         self._flights.add(flight)
         try:
             await flight.ended
         except BaseException:
             # Past the deadline the engine drops them by itself, and can then tell lateness from a change of mind.
             if deadline is None or self._engine.clock() < deadline - DEADLINE_SLACK_SECONDS:
-                for sequence in flight.sequences:
+                for sequence in sequences:
                     sequence.cancel()
             raise
         finally:
             self._flights.discard(flight)
-        return flight.sequences
+        return sequences
 
     def check(self, source_tokens: float, deadline: float | None) -> None:
         """Raise HopelessError where a text of about so many tokens, 0 for an embedding, would come too late."""
@@ -91,22 +95,22 @@ class Flights:
 
 
 class _Flight:
-    """The sequences of one call, from the engine's thread back onto the event loop."""
+    """The sequences of one call, from the engine's thread back onto the event loop.
 
-    def __init__(self, orders: Row[Order], deadline: float | None, landed: Landed) -> None:
+    They know it, and it does not know them: nothing is left to be freed when the call has ended.
+    """
+
+    def __init__(self, orders: Row[Order], landed: Landed) -> None:
         self._orders = orders
         self._landed = landed
         self._loop = asyncio.get_running_loop()
         self._left = len(orders)
         self.ended: asyncio.Future[None] = self._loop.create_future()
         """Done when the last one has ended, or the first one has failed."""
-        self.sequences = [
-            Sequence(order.source, order.prompt, order.max_output, partial(self._done, place), deadline, order.scored)
-            for place, order in enumerate(orders)
-        ]
 
-    def _done(self, place: int, sequence: Sequence) -> None:
-        # On the engine's thread. The loop may be closed already when an engine stops late; then nobody waits.
+    def done(self, place: int, sequence: Sequence) -> None:
+        """The sequence of the order in that place has ended; called on the engine's thread."""
+        # The loop may be closed already when an engine stops late; then nobody waits.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._land, place, sequence)
 
@@ -142,6 +146,8 @@ def _hopeless(error: TooSlowError) -> HopelessError:
 
 def _check(index: int, sequence: Sequence) -> None:
     """Raise what became of a sequence, if it did not end well."""
+    if isinstance(sequence.error, TooSlowError):
+        raise _hopeless(sequence.error) from sequence.error
     if sequence.finish in (Finish.DEADLINE, Finish.CANCELLED):
         raise LateError
     if sequence.finish is not Finish.FAILED:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import grpc
 
@@ -100,9 +100,15 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 call.ended(_cancelled_code(context))
                 raise
             except Exception as error:
-                await self._refuse(OverlongError(self._most_seconds) if limit.expired() else error, call, context)
-            call.ended(grpc.StatusCode.OK, response)
-            return response
+                status = self._status(OverlongError(self._most_seconds) if limit.expired() else error)
+                # The frames that it came through hold what holds it, as in `readable.abort`.
+                error.__traceback__ = None
+            else:
+                call.ended(grpc.StatusCode.OK, response)
+                return response
+            call.ended(status.code)
+            await abort(context, status)
+            return None
 
         return around
 
@@ -122,16 +128,13 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         """A handler that answers with `error`, whatever the method, before any message is read."""
 
         async def refuse(messages: Any, context: Context) -> None:
-            await self._refuse(error, None if begin is None else begin(), context)
+            status = self._status(error)
+            if begin is not None:
+                begin().ended(status.code)
+            await abort(context, status)
 
         handler: grpc.RpcMethodHandler[Request, Response] = grpc.stream_stream_rpc_method_handler(refuse)
         return handler
-
-    async def _refuse(self, error: Exception, call: "_Running | None", context: Context) -> NoReturn:
-        status = self._status(error)
-        if call is not None:
-            call.ended(status.code)
-        await abort(context, status)
 
     def _status(self, error: Exception) -> CallStatus:
         if not isinstance(error, ServiceError):

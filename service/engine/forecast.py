@@ -56,6 +56,10 @@ class Pace:
         change = -CORRECTION * LATE_SHARE if kept else CORRECTION
         self._correction = min(MOST_CORRECTION, max(1.0, self._correction + change))
 
+    def likely_run(self, source_tokens: int) -> float:
+        """Seconds that a row with so many tokens of source most likely takes from its admission to its end."""
+        return source_tokens * (self._run.mean or 0.0)
+
     def forecast(self, tokens_before: int, source_tokens: float) -> float | None:
         """Seconds until the answer to a sequence with so many tokens before it, and hardly ever more.
 
@@ -63,9 +67,13 @@ class Pace:
         """
         if not self._tokens or not self._seconds:
             return None
-        run = self._calm if self._busy.mean is None else self._busy
         wait = CAUTION * tokens_before * self._seconds / self._tokens
-        return self._correction * (wait + source_tokens * run.most)
+        return self._correction * (wait + source_tokens * self._run.most)
+
+    @property
+    def _run(self) -> "_Run":
+        """What a row takes that starts while others wait, as far as it is known."""
+        return self._calm if self._busy.mean is None else self._busy
 
 
 class _Run:

@@ -176,6 +176,7 @@ class Lane:
         self._settle(removal)
         with self._changed:
             admission = self._scheduler.admit(self._clock(), self._hall.share)
+        self._deliver(admission.gone)
         for batch in batches(admission.embed):
             self._embed(batch)
         self._insert(admission.first_row)

@@ -2,6 +2,7 @@
 
 import heapq
 import itertools
+import math
 from collections import OrderedDict, deque
 from collections.abc import Sequence as Row
 from dataclasses import replace
@@ -82,6 +83,26 @@ class Queue:
         sequence, _ = self._waiting.popitem(last=False)
         self.tokens -= sequence.cost
         return sequence
+
+    def refuse_late(self, now: float) -> list[Sequence]:
+        """Take out and finish each head that could start now and would yet hardly be in time.
+
+        Never the last that waits: what is known of rows comes from those that run, and may be out of date.
+        """
+        gone: list[Sequence] = []
+        while len(self._waiting) > 1:
+            head = self.head
+            late = -math.inf if head.deadline is None else now + self._likely_run(head) - head.deadline
+            if late <= 0:
+                break
+            self.take()
+            self.note_dead(head, Finish.DEADLINE)
+            head.end(Finish.DEADLINE, now, TooSlowError(late))
+            gone.append(head)
+        return gone
+
+    def _likely_run(self, sequence: Sequence) -> float:
+        return self.pace.likely_run(len(sequence.source)) if sequence.max_output else 0.0
 
     def put_back(self, sequences: Row[Sequence]) -> None:
         """Put sequences that were taken, in the order of their arrival, before all others."""

@@ -79,6 +79,8 @@ class Admission:
     insert: tuple[Sequence, ...]
     """To be decoded, in rows `first_row` and on."""
     first_row: int
+    gone: tuple[Sequence, ...] = ()
+    """Those that are not, since they would hardly be in time."""
 
 
 class Scheduler:
@@ -139,7 +141,9 @@ class Scheduler:
             return Admission((), (), first_row)
         occupied = before = sum(sequence.cost for sequence in self._rows)
         encoded = 0
+        gone: list[Sequence] = []
         while self._queue and first_row + len(embed) + len(insert) < share:
+            gone += self._queue.refuse_late(now)
             head = self._queue.head
             encoded += len(head.source)
             if (embed or insert) and encoded > self._limits.encode_tokens:
@@ -165,7 +169,7 @@ class Scheduler:
         if (embed or insert) and encoded <= self._limits.encode_tokens:
             # Where more waits than may be encoded at once, waiting for more would gain nothing.
             self._steps = 0
-        return Admission(tuple(embed), tuple(insert), first_row)
+        return Admission(tuple(embed), tuple(insert), first_row, tuple(gone))
 
     def update(self, steps: Row[Step | Exception], now: float) -> Removal:
         """Give each row its new token, and take out the rows that are finished by it or have an error instead."""

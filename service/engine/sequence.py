@@ -18,7 +18,7 @@ class Finish(Enum):
     CANCELLED = "cancelled"
     """The caller went away."""
     DEADLINE = "deadline"
-    """The caller's deadline passed."""
+    """The caller's deadline passed, or would have passed: then `error` is a TooSlowError."""
     FAILED = "failed"
     """The step raised, or the model gave a log-probability that is not finite."""
 
@@ -83,7 +83,7 @@ class Sequence:
     """The encoder's states, float32 [source, model], where max_output is 0."""
     finish: Finish | None = None
     error: Exception | None = None
-    """What went wrong, where finish is FAILED."""
+    """What went wrong, where finish is FAILED, or was foreseen."""
     times: Times = Times()
     promised: bool = False
     """Whether it was taken because it would be answered before its deadline."""

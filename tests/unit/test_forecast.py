@@ -10,7 +10,7 @@ from dragoman.service.engine.forecast import (
 )
 from dragoman.service.engine.queue import Queue
 from dragoman.service.engine.scheduler import Limits, Scheduler, Step
-from dragoman.service.engine.sequence import Sequence, TooSlowError
+from dragoman.service.engine.sequence import Finish, Sequence, TooSlowError
 
 WORD, END = 50, 2
 COST = 8
@@ -78,14 +78,14 @@ class Busy:
 
     def __init__(self) -> None:
         self.queue = Queue(100, 10_000)
-        self._scheduler = Scheduler(Limits(1, 1000, 1000, 100, 10_000), (END,), self.queue)
+        self.scheduler = Scheduler(Limits(1, 1000, 1000, 100, 10_000), (END,), self.queue)
         self.now = 0.0
 
     def turn(self) -> None:
-        self._scheduler.drop_dead(self.now)
-        self._scheduler.admit(self.now, 100)
+        self.scheduler.drop_dead(self.now)
+        self.scheduler.admit(self.now, 100)
         self.now += 2.0
-        self._scheduler.update([Step(END, -0.5)], self.now)
+        self.scheduler.update([Step(END, -0.5)], self.now)
 
 
 @pytest.fixture
@@ -105,6 +105,42 @@ def test_who_would_be_late_is_refused_at_once_and_told_by_how_much(busy: Busy) -
     assert caught.value.late_seconds == pytest.approx(0.5)
     busy.queue.submit([sequence(deadline=busy.now + needed + 0.1)], busy.now)
     assert len(busy.queue) == 4
+
+
+def test_who_could_start_but_would_be_late_makes_way_for_who_waits(busy: Busy) -> None:
+    first, second = (sequence(deadline=busy.now + 6 * CAUTION + 5) for _ in range(2))
+    busy.queue.submit([first], busy.now)
+    busy.queue.submit([second, patient := sequence()], busy.now)
+    while busy.queue.head is not first:
+        busy.turn()
+    foretold = wait(busy.queue.pace, 1000)
+    # Something held the engine up. Its run takes 2 seconds.
+    busy.now = (first.deadline or 0) - 1.5
+    admission = busy.scheduler.admit(busy.now, 100)
+    assert (admission.gone, admission.insert) == ((first, second), (patient,))
+    assert (first.finish, first.times.admitted) == (Finish.DEADLINE, 0)
+    assert isinstance(first.error, TooSlowError)
+    assert first.error.late_seconds == pytest.approx(0.5)
+    assert busy.queue.tokens == 0
+    assert wait(busy.queue.pace, 1000) > foretold, "it was promised to be in time"
+
+
+def test_who_waits_alone_is_never_too_late_to_start(busy: Busy) -> None:
+    while busy.queue:
+        busy.turn()
+    alone = sequence(deadline=busy.now + 0.1)
+    busy.queue.submit([alone], busy.now)
+    assert busy.scheduler.admit(busy.now, 100).insert == (alone,)
+
+
+def test_who_still_has_the_time_or_needs_none_starts_though_others_wait(busy: Busy) -> None:
+    while busy.queue:
+        busy.turn()
+    soon = sequence(deadline=busy.now + 2.1)
+    vector = sequence(deadline=busy.now + 0.1, max_output=0)
+    busy.queue.submit([soon, vector, sequence()], busy.now)
+    admission = busy.scheduler.admit(busy.now, 100)
+    assert (admission.gone, admission.insert, admission.embed) == ((), (soon,), (vector,))
 
 
 def test_the_texts_of_one_request_wait_for_each_other(busy: Busy) -> None:

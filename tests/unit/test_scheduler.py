@@ -517,7 +517,7 @@ def step(scheduler: Scheduled, slots: list[Sequence | None], rng: random.Random,
     tokens = [Step(rng.choice((WORD, WORD, END)), rng.choice((-1.0, -1.0, -1.0, math.nan))) for _ in scheduler.rows]
     removal = scheduler.update(tokens, now)
     apply(removal, slots)
-    return (*dead.gone, *removal.gone)
+    return (*dead.gone, *admission.gone, *removal.gone)
 
 
 def test_none_of_this_needs_an_array_library() -> None:

@@ -1,7 +1,8 @@
 import asyncio
 import dataclasses
 import threading
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from collections.abc import Sequence as Row
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -14,9 +15,10 @@ from prometheus_client import CollectorRegistry
 from dragoman.export.bundle import Manifest
 from dragoman.model.config import EmbeddingRules
 from dragoman.model.tokenizers import SentencePieceTokenizer
-from dragoman.service.engine.engine import Engine
+from dragoman.service.engine.engine import Engine, Load
 from dragoman.service.engine.scheduler import Limits
 from dragoman.service.errors import (
+    HopelessError,
     InvalidRequestError,
     LateError,
     ModelFailedError,
@@ -27,7 +29,7 @@ from dragoman.service.errors import (
     UnknownLanguageError,
 )
 from dragoman.service.metrics import Metrics, ModelMetrics
-from dragoman.service.results import FinishReason, Pooling
+from dragoman.service.results import FinishReason, Pooling, TranslateResult
 from dragoman.service.translator import CallLimits, Translator
 from tests.fake_runner import END, START, FakeRunner, log_prob_of
 from tests.harness import (
@@ -60,11 +62,14 @@ class Bench:
 
 @asynccontextmanager
 async def translating(
-    runner: FakeRunner | None = None, what: Manifest | None = None, calls: CallLimits | None = None
+    runner: FakeRunner | None = None,
+    what: Manifest | None = None,
+    calls: CallLimits | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> AsyncIterator[Bench]:
     runner, what, registry = runner or FakeRunner(), what or manifest(), CollectorRegistry()
     metrics = ModelMetrics(Metrics(registry), what.name, what.target_languages)
-    engine = Engine([runner], LIMITS, what.decoding.end_ids, metrics)
+    engine = Engine([runner], LIMITS, what.decoding.end_ids, metrics, clock)
     engine.start()
     try:
         translator = Translator(what, tokenizer(), engine, calls or CallLimits(1000, 2**20), metrics)
@@ -309,6 +314,44 @@ async def test_a_call_whose_deadline_passes_in_the_engine_is_late() -> None:
     tokens = bench.registry.get_sample_value("dragoman_tokens_total", {"model": "fake", "kind": "wasted"})
     assert tokens
     assert tokens > 0
+
+
+async def test_a_call_that_can_no_longer_be_in_time_is_refused_when_its_turn_comes() -> None:
+    now = 0.0
+    async with translating(clock=lambda: now) as bench:
+
+        async def held(*words: str, seconds_left: float | None = None) -> list[asyncio.Task[TranslateResult]]:
+            """Calls that the engine has before its next step."""
+            tasks = [
+                asyncio.create_task(bench.translator.translate([word], seconds_left=seconds_left)) for word in words
+            ]
+            before = bench.engine.load()
+            await eventually(lambda: _held(bench.engine.load()) == _held(before) + len(words))
+            return tasks
+
+        bench.runner.gate.clear()
+        (slow,) = await held("kite")
+        await eventually(lambda: bench.engine.load().active_rows == 1)
+        now = 5.0
+        bench.runner.gate.set()
+        await slow
+        bench.runner.gate.clear()
+        rows = await held("kite", "kite", "kite", "kite")
+        await eventually(lambda: bench.engine.load().active_rows == 4)
+        (late,) = await held("boat", seconds_left=2.0)
+        (patient,) = await held("bird")
+        for row in rows:
+            row.cancel()
+        await asyncio.sleep(0)
+        bench.runner.gate.set()
+        with pytest.raises(HopelessError, match=r"would make it about 3\.0 s late; come again in 3 s"):
+            await late
+        assert (await patient).texts == ("bird",)
+        assert bench.finished("deadline") == 1
+
+
+def _held(load: Load) -> int:
+    return load.waiting_sequences + load.active_rows
 
 
 async def test_an_output_is_bounded_by_the_length_of_its_source() -> None:
