@@ -7,8 +7,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 
@@ -30,9 +29,8 @@ _TRACE = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 Fields = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Call:
-    """A call that has ended."""
+class Call(NamedTuple):
+    """A call that has ended. A tuple, since every call makes one."""
 
     method: str
     code: grpc.StatusCode

@@ -22,6 +22,7 @@ Messages are one line of ASCII, and never repeat a text. Of the caller's words o
 models return, cut and escaped by `quoted`.
 """
 
+import math
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -33,6 +34,10 @@ LISTED_NAMES = 30
 
 RETRY_AFTER_SECONDS = 1.0
 """When a caller whom a full queue refused should come again."""
+
+
+SHORTEST_RETRY_SECONDS = 0.1
+"""Before that, what waits has hardly become less."""
 
 
 class ServiceError(Exception):
@@ -118,6 +123,11 @@ class HopelessError(OverloadedError):
     """The queue is so long that the answer would come after the caller's deadline."""
 
     refusal = "deadline"
+
+    def __init__(self, late_seconds: float) -> None:
+        # In tenths: refusals that are alike are put into words once.
+        retry_after_seconds = max(SHORTEST_RETRY_SECONDS, math.ceil(10 * late_seconds) / 10)
+        super().__init__(f"what waits would make it about {late_seconds:.1f} s late", retry_after_seconds)
 
 
 class RateLimitedError(OverloadedError):

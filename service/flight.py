@@ -1,7 +1,6 @@
 """From asyncio to the engine's thread and back: the sequences of one call, awaited together."""
 
 import asyncio
-import math
 from collections.abc import Callable
 from collections.abc import Sequence as Row
 from contextlib import suppress
@@ -23,9 +22,6 @@ from dragoman.service.errors import (
 
 DEADLINE_SLACK_SECONDS = 0.1
 """By how much gRPC may end a call before the engine's clock says that its deadline has come."""
-
-SHORTEST_RETRY_SECONDS = 0.1
-"""Before that, what waits has hardly become less."""
 
 
 @dataclass(frozen=True)
@@ -82,10 +78,9 @@ class Flights:
 
     def check(self, source_tokens: float, deadline: float | None) -> None:
         """Raise HopelessError where a text of about so many tokens, 0 for an embedding, would come too late."""
-        try:
-            self._engine.check(source_tokens, deadline)
-        except TooSlowError as error:
-            raise _hopeless(error) from error
+        late = self._engine.late_by(source_tokens, deadline)
+        if late > 0:
+            raise HopelessError(late)
 
     def give_up(self, reason: str) -> None:
         """Make every call that waits for the engine fail with GivenUpError, whatever the engine does."""
@@ -134,20 +129,15 @@ def _submit(engine: Engine, sequences: Row[Sequence]) -> None:
     except QueueFullError as error:
         raise OverloadedError(str(error)) from error
     except TooSlowError as error:
-        raise _hopeless(error) from error
+        raise HopelessError(error.late_seconds) from error
     except StoppedError as error:
         raise NotServingError(str(error)) from error
-
-
-def _hopeless(error: TooSlowError) -> HopelessError:
-    # In tenths: refusals that are alike are put into words once.
-    return HopelessError(str(error), max(SHORTEST_RETRY_SECONDS, math.ceil(10 * error.late_seconds) / 10))
 
 
 def _check(index: int, sequence: Sequence) -> None:
     """Raise what became of a sequence, if it did not end well."""
     if isinstance(sequence.error, TooSlowError):
-        raise _hopeless(sequence.error) from sequence.error
+        raise HopelessError(sequence.error.late_seconds) from sequence.error
     if sequence.finish in (Finish.DEADLINE, Finish.CANCELLED):
         raise LateError
     if sequence.finish is not Finish.FAILED:

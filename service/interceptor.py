@@ -5,7 +5,6 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
-from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import grpc
@@ -64,6 +63,8 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         self._methods: Mapping[str, tuple[str, MethodMetrics]] = {
             f"/{service}/{method}": (method, MethodMetrics(metrics, service, method)) for method in methods
         }
+        self._handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
+        """What was wrapped already, by method."""
 
     async def intercept_service(
         self,
@@ -71,66 +72,68 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         handler_call_details: grpc.HandlerCallDetails,
     ) -> "grpc.RpcMethodHandler[Request, Response] | None":
         """Part of grpc.aio.ServerInterceptor."""
-        handler = await continuation(handler_call_details)
+        method = handler_call_details.method
+        handler = self._handlers.get(method)
         if handler is None:
-            return None
-        if handler_call_details.method.startswith(OPEN_SERVICE):
+            bare = await continuation(handler_call_details)
+            if bare is None:
+                return None
+            handler = self._handlers[method] = self._wrapped(method, bare)
+        if method not in self._methods and not method.startswith(OPEN_SERVICE):
+            try:
+                self._guard.account(handler_call_details.invocation_metadata)
+            except UnauthenticatedError as error:
+                return self._refusing(error)
+        return handler
+
+    def _wrapped(self, method: str, handler: Any) -> "grpc.RpcMethodHandler[Any, Any]":
+        own = self._methods.get(method)
+        if own is None:
             return readable(handler, self._most_seconds)
-        metadata = handler_call_details.invocation_metadata
-        own = self._methods.get(handler_call_details.method)
-        begin = None if own is None else partial(_Running, *own, trace_context(metadata), self._told)
-        try:
-            account = self._guard.account(metadata)
-        except UnauthenticatedError as error:
-            return self._refusing(error, begin)
-        if begin is None:
-            return readable(handler, self._most_seconds)
-        serialize = handler.response_serializer
-        asked = _Asked(handler.unary_unary, handler.request_deserializer, begin, account)  # type: ignore[arg-type]
-        return grpc.stream_unary_rpc_method_handler(self._around(asked), None, serialize)
+        asked = _Asked(*own, handler.unary_unary, handler.request_deserializer)
+        return grpc.stream_unary_rpc_method_handler(self._around(asked), None, handler.response_serializer)
 
     def _around(self, asked: "_Asked") -> Handler:
         async def around(messages: Any, context: Context) -> Any:
-            call = asked.begin()
+            metadata = context.invocation_metadata() or ()
+            call = _Running(asked, trace_context(metadata), self._told)
+            # As asyncio.timeout, which would cost a call that is refused a twentieth more.
+            limit = asyncio.get_running_loop().call_later(self._most_seconds, call.expire, asyncio.current_task())
             # Counted before the caller is told, so that whoever has an answer finds it counted.
             try:
-                async with asyncio.timeout(self._most_seconds) as limit:
-                    response = await self._admitted(asked, context, call)
+                response = await self._admitted(asked, self._guard.account(metadata), context, call)
             except asyncio.CancelledError:
-                call.ended(_cancelled_code(context))
-                raise
+                if not call.expired:
+                    call.ended(_cancelled_code(context))
+                    raise
+                status = self._status(OverlongError(self._most_seconds))
             except Exception as error:
-                status = self._status(OverlongError(self._most_seconds) if limit.expired() else error)
+                status = self._status(error)
                 # The frames that it came through hold what holds it, as in `readable.abort`.
                 error.__traceback__ = None
             else:
                 call.ended(grpc.StatusCode.OK, response)
                 return response
+            finally:
+                limit.cancel()
             call.ended(status.code)
             await abort(context, status)
             return None
 
         return around
 
-    async def _admitted(self, asked: "_Asked", context: Context, call: "_Running") -> Any:
-        with nullcontext() if asked.account is None else asked.account.call():
+    async def _admitted(self, asked: "_Asked", account: Account | None, context: Context, call: "_Running") -> Any:
+        with nullcontext() if account is None else account.call():
             call.request = parsed(asked.parse, await received(context))
             # Only now, so that a server that stops does not wait for messages that never come.
-            self._lifecycle.enter()
-            try:
+            with self._lifecycle:
                 return await asked.answer(call.request, context)
-            finally:
-                self._lifecycle.leave()
 
-    def _refusing(
-        self, error: UnauthenticatedError, begin: "Begin | None"
-    ) -> "grpc.RpcMethodHandler[Request, Response]":
+    def _refusing(self, error: UnauthenticatedError) -> "grpc.RpcMethodHandler[Request, Response]":
         """A handler that answers with `error`, whatever the method, before any message is read."""
+        status = self._status(error)
 
         async def refuse(messages: Any, context: Context) -> None:
-            status = self._status(error)
-            if begin is not None:
-                begin().ended(status.code)
             await abort(context, status)
 
         handler: grpc.RpcMethodHandler[Request, Response] = grpc.stream_stream_rpc_method_handler(refuse)
@@ -150,40 +153,38 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 class _Running:
     """A call of one of our own methods, until it has ended."""
 
-    def __init__(
-        self,
-        method: str,
-        metrics: MethodMetrics,
-        trace: Mapping[str, str],
-        told: Sequence[Callable[[Call], None]],
-    ) -> None:
-        self._method = method
-        self._metrics = metrics
+    def __init__(self, asked: "_Asked", trace: Mapping[str, str], told: Sequence[Callable[[Call], None]]) -> None:
+        self._asked = asked
         self._trace = trace
         self._told = told
         self._started = time.monotonic()
         self.request: Any = None
-        metrics.started()
+        self.expired = False
+        """Whether it took longer than any may."""
+        asked.metrics.started()
+
+    def expire(self, task: "asyncio.Task[Any] | None") -> None:
+        """Its time is over: cancel the task that it runs in."""
+        self.expired = True
+        if task is not None:
+            task.cancel()
 
     def ended(self, code: grpc.StatusCode, response: Any = None) -> None:
         """Count it, and tell of it."""
         seconds = time.monotonic() - self._started
-        self._metrics.handled(code, seconds)
-        call = Call(self._method, code, seconds, self._trace, self.request, response)
+        self._asked.metrics.handled(code, seconds)
+        call = Call(self._asked.method, code, seconds, self._trace, self.request, response)
         for tell in self._told:
             tell(call)
 
 
-Begin = Callable[[], _Running]
-
-
 class _Asked(NamedTuple):
-    """What is known of a call before its message is read."""
+    """A method of our own."""
 
+    method: str
+    metrics: MethodMetrics
     answer: Handler
     parse: Parser
-    begin: Begin
-    account: Account | None
 
 
 def _cancelled_code(context: Context) -> grpc.StatusCode:

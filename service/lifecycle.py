@@ -17,7 +17,10 @@ class State(Enum):
 
 
 class Lifecycle:
-    """The state of one server or model. Belongs to its event loop; only `state` may be read from elsewhere."""
+    """The state of one server or model. Belongs to its event loop; only `state` may be read from elsewhere.
+
+    `with lifecycle:` stands around each call.
+    """
 
     def __init__(self, state: State = State.STARTING) -> None:
         self.state = state
@@ -40,15 +43,14 @@ class Lifecycle:
         if self.state is not State.STOPPING:
             self.state = state
 
-    def enter(self) -> None:
-        """A call comes in. Raises NotServingError unless serving."""
+    def __enter__(self) -> None:
+        """A call comes in, and goes on until `__exit__`. Raises NotServingError unless serving."""
         if not self.ready:
             raise NotServingError(self.state.value)
         self._calls += 1
         self._idle.clear()
 
-    def leave(self) -> None:
-        """A call that entered has ended."""
+    def __exit__(self, *_: object) -> None:
         self._calls -= 1
         if not self._calls:
             self._idle.set()

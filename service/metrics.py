@@ -89,6 +89,7 @@ class Metrics:
         self._define_calls()
         ProcessCollector(registry=registry)
         self._refusals = {reason: self.refused.labels(reason) for reason in REFUSALS}
+        self._later = Later(self)
 
     def _define_models(self) -> None:
         """What runs, and whether it answers."""
@@ -232,7 +233,7 @@ class Metrics:
 
     def refuse(self, reason: str) -> None:
         """A call was refused for one of REFUSALS."""
-        self._refusals[reason].inc()
+        self._later.add(self._refusals[reason].inc)
 
     def held(self, memory: ProcessMemory) -> None:
         """The process holds `memory` beside its models."""

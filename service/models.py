@@ -1,8 +1,8 @@
 """The models that a server answers with, and which of them a call means."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Protocol, TypeVar
 
 from dragoman.model.tokenizers import UNDETERMINED
@@ -33,7 +33,7 @@ class ServedModel:
         self.weights_file = weights_file
         self.held_bytes = held_bytes
         self.lifecycle = Lifecycle(State.SERVING)
-        """SERVING, HANGING or BROKEN; STOPPING once another version has taken its place."""
+        """SERVING, HANGING or BROKEN; STOPPING once another version has taken its place, which waits for calls here."""
         self.watching: asyncio.Task[None] | None = None
         """Looks whether the engine gets on, if somebody does."""
 
@@ -47,18 +47,6 @@ class ServedModel:
     def least_bytes(self) -> float:
         """Memory for one text at its limits in each lane."""
         return self.engine.least_memory(self.info.max_source_tokens, self.info.max_output_tokens)
-
-    @contextmanager
-    def answering(self) -> Iterator[Translator]:
-        """What a call is answered with. While it goes on, this version is kept, even if another takes its place.
-
-        Raises NotServingError where the model cannot answer.
-        """
-        self.lifecycle.enter()
-        try:
-            yield self.translator
-        finally:
-            self.lifecycle.leave()
 
 
 class Linguist(Protocol):

@@ -7,7 +7,7 @@ from functools import partial
 from typing import ClassVar
 
 from dragoman.service.errors import InvalidRequestError, NoSuchPairError, TooLongError, UnknownModelError, quoted
-from dragoman.service.models import Model, for_translation
+from dragoman.service.models import Model, ServedModel, for_translation
 from dragoman.service.results import FinishReason, Pivot, Timings, TranslateResult, Translation
 from dragoman.service.translator import Translator, check_output_limit
 
@@ -53,7 +53,7 @@ def _legs(models: Sequence[Model], source: str, target: str, pivot: str) -> tupl
 
 
 async def translate_along(
-    translators: Sequence[Translator],
+    models: Sequence[ServedModel],
     pivot: str,
     texts: Sequence[str],
     *,
@@ -64,35 +64,39 @@ async def translate_along(
     scores: bool,
     seconds_left: float | None,
 ) -> TranslateResult:
-    """What the one translator of a route says, or its two in a row, with `pivot` between them.
+    """What the one model of a route says, or its two in a row, with `pivot` between them.
 
     `max_output_tokens` is about what is written in the end; the rest is about both. Raises ServiceError.
     """
     ask = partial(Translator.translate, truncate=truncate, scores=scores)
-    if len(translators) == 1:
-        return await ask(
-            translators[0],
-            texts,
-            source_language=source_language,
-            target_language=target_language,
-            max_output_tokens=max_output_tokens,
-            seconds_left=seconds_left,
-        )
+    if len(models) == 1:
+        with models[0].lifecycle:
+            return await ask(
+                models[0].translator,
+                texts,
+                source_language=source_language,
+                target_language=target_language,
+                max_output_tokens=max_output_tokens,
+                seconds_left=seconds_left,
+            )
     check_output_limit(max_output_tokens)
-    first, second = translators
-    started = time.monotonic()
-    between = await ask(first, texts, source_language=source_language, target_language=pivot, seconds_left=seconds_left)
-    try:
-        result = await ask(
-            second,
-            between.texts,
-            source_language=pivot,
-            target_language=target_language,
-            max_output_tokens=max_output_tokens,
-            seconds_left=None if seconds_left is None else seconds_left - (time.monotonic() - started),
+    first, second = models
+    with first.lifecycle, second.lifecycle:
+        started = time.monotonic()
+        between = await ask(
+            first.translator, texts, source_language=source_language, target_language=pivot, seconds_left=seconds_left
         )
-    except TooLongError as error:
-        raise TooLongBetweenError(error, pivot) from error
+        try:
+            result = await ask(
+                second.translator,
+                between.texts,
+                source_language=pivot,
+                target_language=target_language,
+                max_output_tokens=max_output_tokens,
+                seconds_left=None if seconds_left is None else seconds_left - (time.monotonic() - started),
+            )
+        except TooLongError as error:
+            raise TooLongBetweenError(error, pivot) from error
     return replace(
         result,
         translations=tuple(map(_whole, between.translations, result.translations)),

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -56,18 +55,17 @@ class TranslationService(rpc.TranslationServiceServicer):
         _check_request_id(request.request_id)
         source, target = request.source_language, request.target_language
         models = route([*self._models.values()], request.model, source, target, self._pivot)
-        with ExitStack() as kept:
-            result = await translate_along(
-                [kept.enter_context(model.answering()) for model in models],
-                self._pivot,
-                request.texts,
-                source_language=source,
-                target_language=target,
-                max_output_tokens=request.max_output_tokens,
-                truncate=request.truncate,
-                scores=not request.omit_scores,
-                seconds_left=self._seconds_left(context),
-            )
+        result = await translate_along(
+            models,
+            self._pivot,
+            request.texts,
+            source_language=source,
+            target_language=target,
+            max_output_tokens=request.max_output_tokens,
+            truncate=request.truncate,
+            scores=not request.omit_scores,
+            seconds_left=self._seconds_left(context),
+        )
         return translate_response(replace(result, request_id=request.request_id))
 
     async def Embed(self, request: pb.EmbedRequest, context: Context) -> pb.EmbedResponse:  # noqa: N802
@@ -78,8 +76,9 @@ class TranslationService(rpc.TranslationServiceServicer):
         except ValueError as error:
             raise InvalidRequestError("pooling", str(error)) from error
         source = request.source_language
-        with for_embedding([*self._models.values()], request.model, source).answering() as translator:
-            result = await translator.embed(
+        model = for_embedding([*self._models.values()], request.model, source)
+        with model.lifecycle:
+            result = await model.translator.embed(
                 request.texts,
                 source_language=source,
                 pooling=pooling,

@@ -52,10 +52,10 @@ class CallStatus:
 
 def status_of(error: ServiceError) -> CallStatus:
     """Status, details and metadata that stand for `error`."""
-    code = next(CODES[kind] for kind in type(error).__mro__ if kind in CODES)
     message = str(error)
     if isinstance(error, OverloadedError):
-        return _overloaded(code, message, error.retry_after_seconds)
+        return _overloaded(message, error.retry_after_seconds)
+    code = next(CODES[kind] for kind in type(error).__mro__ if kind in CODES)
     detail = _detail(error)
     if detail is None:
         return CallStatus(code, message)
@@ -63,8 +63,9 @@ def status_of(error: ServiceError) -> CallStatus:
 
 
 @lru_cache
-def _overloaded(code: grpc.StatusCode, message: str, retry_after_seconds: float) -> CallStatus:
+def _overloaded(message: str, retry_after_seconds: float) -> CallStatus:
     """At overload the same words are said again and again, and must cost little."""
+    code = CODES[OverloadedError]
     delay = Duration()
     delay.FromNanoseconds(round(retry_after_seconds * 1e9))
     status = _status(code, message, error_details_pb2.RetryInfo(retry_delay=delay))

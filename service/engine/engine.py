@@ -72,10 +72,10 @@ class Engine:
             self._hall.queue.submit(sequences, self.clock())
             self._hall.changed.notify_all()
 
-    def check(self, source_tokens: float, deadline: float | None) -> None:
-        """Raise TooSlowError where a text of about so many tokens, 0 for an embedding, would be late; any thread."""
+    def late_by(self, source_tokens: float, deadline: float | None) -> float:
+        """Seconds by which a text of about so many tokens, 0 for an embedding, would be late, if > 0; any thread."""
         with self._hall.changed:
-            self._hall.queue.check(source_tokens, deadline, self.clock())
+            return self._hall.queue.late_by(source_tokens, deadline, self.clock())
 
     def load(self) -> Load:
         """What there is to do now; any thread may call it."""

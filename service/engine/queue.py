@@ -51,7 +51,10 @@ class Queue:
         if self._waiting and sequences:
             before = self.tokens + sum(sequence.cost for sequence in sequences[:-1])
             longest = max(len(sequence.source) if sequence.max_output else 0 for sequence in sequences)
-            promised = self._check_deadline(before, longest, sequences[-1].deadline, now)
+            late = self._late_by(before, longest, sequences[-1].deadline, now)
+            promised = late is not None
+            if late is not None and late > 0:
+                raise TooSlowError(late)
             if len(self._waiting) + len(sequences) > self._most_sequences:
                 raise QueueFullError(len(self._waiting), self._most_sequences, "sequences")
             if self.tokens + sum(sequence.cost for sequence in sequences) > self._most_tokens:
@@ -61,22 +64,18 @@ class Queue:
             sequence.promised = promised
             self._add(sequence)
 
-    def check(self, source_tokens: float, deadline: float | None, now: float) -> None:
-        """Raise TooSlowError if a sequence of about so many tokens, 0 if it is not decoded, would be late.
+    def late_by(self, source_tokens: float, deadline: float | None, now: float) -> float:
+        """Seconds by which a sequence of about so many tokens, 0 if it is not decoded, would be late, if > 0.
 
         For whoever does not want to spend time on a sequence that `submit` would refuse.
         """
-        if self._waiting:
-            self._check_deadline(self.tokens, source_tokens, deadline, now)
+        late = self._late_by(self.tokens, source_tokens, deadline, now) if self._waiting else None
+        return 0.0 if late is None else late
 
-    def _check_deadline(self, before: int, source_tokens: float, deadline: float | None, now: float) -> bool:
-        """Whether it can be foretold. Raises TooSlowError if what has so many tokens before it would be late."""
+    def _late_by(self, before: int, source_tokens: float, deadline: float | None, now: float) -> float | None:
+        """The same of one with so many tokens before it; None where nothing can be foretold."""
         forecast = None if deadline is None else self.pace.forecast(before, source_tokens)
-        if deadline is None or forecast is None:
-            return False
-        if now + forecast > deadline:
-            raise TooSlowError(now + forecast - deadline)
-        return True
+        return None if deadline is None or forecast is None else now + forecast - deadline
 
     def take(self) -> Sequence:
         """Take the head out."""

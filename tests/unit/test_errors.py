@@ -34,7 +34,7 @@ ONE_OF_EACH: list[tuple[ServiceError, grpc.StatusCode]] = [
     (OverloadedError("the queue holds 3 of 3 sequences", 1.5), grpc.StatusCode.RESOURCE_EXHAUSTED),
     (UnauthenticatedError("a bearer token is needed"), grpc.StatusCode.UNAUTHENTICATED),
     (RateLimitedError("this token may make 3 calls a second", 0.25), grpc.StatusCode.RESOURCE_EXHAUSTED),
-    (HopelessError("what waits would make it about 0.3 s late", 0.3), grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (HopelessError(0.26), grpc.StatusCode.RESOURCE_EXHAUSTED),
     (NoMemoryError(2), grpc.StatusCode.RESOURCE_EXHAUSTED),
     (LateError(), grpc.StatusCode.DEADLINE_EXCEEDED),
     (OverlongError(300), grpc.StatusCode.DEADLINE_EXCEEDED),

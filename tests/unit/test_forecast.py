@@ -162,19 +162,17 @@ def test_an_embedding_needs_no_time_to_decode(busy: Busy) -> None:
 
 def test_it_can_be_asked_before_there_is_a_sequence(busy: Busy) -> None:
     needed = 6 * CAUTION + 2
-    with pytest.raises(TooSlowError) as caught:
-        busy.queue.check(3, busy.now + needed - 0.5, busy.now)
-    assert caught.value.late_seconds == pytest.approx(0.5)
-    busy.queue.check(3, busy.now + needed + 0.1, busy.now)
-    busy.queue.check(2, busy.now + needed - 0.5, busy.now)
-    busy.queue.check(3, None, busy.now)
+    assert busy.queue.late_by(3, busy.now + needed - 0.5, busy.now) == pytest.approx(0.5)
+    assert busy.queue.late_by(3, busy.now + needed + 0.1, busy.now) < 0
+    assert busy.queue.late_by(2, busy.now + needed - 0.5, busy.now) < 0
+    assert busy.queue.late_by(3, None, busy.now) == 0
     assert len(busy.queue) == 3
 
 
 def test_where_nobody_waits_nobody_is_late_before_there_is_a_sequence(busy: Busy) -> None:
     while busy.queue:
         busy.turn()
-    busy.queue.check(1000, busy.now, busy.now)
+    assert busy.queue.late_by(1000, busy.now, busy.now) == 0
 
 
 def test_what_fills_free_rows_says_nothing_of_how_fast_they_become_free() -> None:

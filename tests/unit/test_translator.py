@@ -2,11 +2,13 @@ import asyncio
 import dataclasses
 import threading
 import time
+from asyncio import Task
 from collections.abc import AsyncIterator, Callable
 from collections.abc import Sequence as Row
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
+from unittest.mock import ANY
 
 import numpy as np
 import pytest
@@ -320,38 +322,30 @@ async def test_a_call_that_can_no_longer_be_in_time_is_refused_when_its_turn_com
     now = 0.0
     async with translating(clock=lambda: now) as bench:
 
-        async def held(*words: str, seconds_left: float | None = None) -> list[asyncio.Task[TranslateResult]]:
-            """Calls that the engine has before its next step."""
-            tasks = [
-                asyncio.create_task(bench.translator.translate([word], seconds_left=seconds_left)) for word in words
-            ]
-            before = bench.engine.load()
-            await eventually(lambda: _held(bench.engine.load()) == _held(before) + len(words))
-            return tasks
+        async def held(
+            rows: int, waiting: int, *texts: str, seconds_left: float | None = None
+        ) -> Task[TranslateResult]:
+            """A call that the engine has; it has so many rows and texts that wait then."""
+            task = asyncio.create_task(bench.translator.translate(texts, seconds_left=seconds_left))
+            await eventually(lambda: bench.engine.load() == Load(waiting, ANY, rows))
+            return task
 
         bench.runner.gate.clear()
-        (slow,) = await held("kite")
-        await eventually(lambda: bench.engine.load().active_rows == 1)
+        slow = await held(1, 0, "kite")
         now = 5.0
         bench.runner.gate.set()
         await slow
         bench.runner.gate.clear()
-        rows = await held("kite", "kite", "kite", "kite")
-        await eventually(lambda: bench.engine.load().active_rows == 4)
-        (late,) = await held("boat", seconds_left=2.0)
-        (patient,) = await held("bird")
-        for row in rows:
-            row.cancel()
+        running = await held(4, 0, "kite", "kite", "kite", "kite")
+        late = await held(4, 1, "boat", seconds_left=2.0)
+        patient = await held(4, 2, "bird")
+        running.cancel()
         await asyncio.sleep(0)
         bench.runner.gate.set()
         with pytest.raises(HopelessError, match=r"would make it about 3\.0 s late; come again in 3 s"):
             await late
         assert (await patient).texts == ("bird",)
         assert bench.finished("deadline") == 1
-
-
-def _held(load: Load) -> int:
-    return load.waiting_sequences + load.active_rows
 
 
 async def test_an_output_is_bounded_by_the_length_of_its_source() -> None:
