@@ -150,7 +150,7 @@ class Metrics:
             ("model", "run", "cause"),
         )
         self.refused = self._counter(
-            "dragoman_refused_total", f"Calls refused before the engine had them: {', '.join(REFUSALS)}.", ("reason",)
+            "dragoman_refused_total", f"Calls refused before work on them began: {', '.join(REFUSALS)}.", ("reason",)
         )
 
     def _define_load(self) -> None:
