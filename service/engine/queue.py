@@ -2,7 +2,6 @@
 
 import heapq
 import itertools
-import math
 from collections import OrderedDict, deque
 from collections.abc import Sequence as Row
 from dataclasses import replace
@@ -86,12 +85,15 @@ class Queue:
     def refuse_late(self, now: float) -> list[Sequence]:
         """Take out and finish each head that could start now and would yet hardly be in time.
 
-        Never the last that waits: what is known of rows comes from those that run, and may be out of date.
+        Only those that found others waiting, and never the last: what is known of rows comes from those that run, and
+        may be out of date.
         """
         gone: list[Sequence] = []
         while len(self._waiting) > 1:
             head = self.head
-            late = -math.inf if head.deadline is None else now + self._likely_run(head) - head.deadline
+            if not head.promised or head.deadline is None:
+                break
+            late = now + self._likely_run(head) - head.deadline
             if late <= 0:
                 break
             self.take()

@@ -108,9 +108,10 @@ def test_who_would_be_late_is_refused_at_once_and_told_by_how_much(busy: Busy) -
 
 
 def test_who_could_start_but_would_be_late_makes_way_for_who_waits(busy: Busy) -> None:
-    first, second = (sequence(deadline=busy.now + 6 * CAUTION + 5) for _ in range(2))
+    first, second = (sequence(deadline=busy.now + 8 * CAUTION + 5) for _ in range(2))
     busy.queue.submit([first], busy.now)
-    busy.queue.submit([second, patient := sequence()], busy.now)
+    busy.queue.submit([second], busy.now)
+    busy.queue.submit([patient := sequence()], busy.now)
     while busy.queue.head is not first:
         busy.turn()
     foretold = wait(busy.queue.pace, 1000)
@@ -131,6 +132,15 @@ def test_who_waits_alone_is_never_too_late_to_start(busy: Busy) -> None:
     alone = sequence(deadline=busy.now + 0.1)
     busy.queue.submit([alone], busy.now)
     assert busy.scheduler.admit(busy.now, 100).insert == (alone,)
+
+
+def test_texts_of_one_call_that_found_nobody_waiting_are_never_too_late_to_start(busy: Busy) -> None:
+    while busy.queue:
+        busy.turn()
+    call = [sequence(deadline=busy.now + 0.1) for _ in range(3)]
+    busy.queue.submit(call, busy.now)
+    assert busy.scheduler.admit(busy.now, 100).gone == ()
+    assert busy.scheduler.rows == call[:1]
 
 
 def test_who_still_has_the_time_or_needs_none_starts_though_others_wait(busy: Busy) -> None:

@@ -1,14 +1,11 @@
 import asyncio
 import dataclasses
 import threading
-import time
-from asyncio import Task
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from collections.abc import Sequence as Row
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
-from unittest.mock import ANY
 
 import numpy as np
 import pytest
@@ -17,8 +14,9 @@ from prometheus_client import CollectorRegistry
 from dragoman.export.bundle import Manifest
 from dragoman.model.config import EmbeddingRules
 from dragoman.model.tokenizers import SentencePieceTokenizer
-from dragoman.service.engine.engine import Engine, Load
+from dragoman.service.engine.engine import Engine
 from dragoman.service.engine.scheduler import Limits
+from dragoman.service.engine.sequence import Finish, Sequence, TooSlowError
 from dragoman.service.errors import (
     HopelessError,
     InvalidRequestError,
@@ -31,7 +29,7 @@ from dragoman.service.errors import (
     UnknownLanguageError,
 )
 from dragoman.service.metrics import Metrics, ModelMetrics
-from dragoman.service.results import FinishReason, Pooling, TranslateResult
+from dragoman.service.results import FinishReason, Pooling
 from dragoman.service.translator import CallLimits, Translator
 from tests.fake_runner import END, START, FakeRunner, log_prob_of
 from tests.harness import (
@@ -64,14 +62,11 @@ class Bench:
 
 @asynccontextmanager
 async def translating(
-    runner: FakeRunner | None = None,
-    what: Manifest | None = None,
-    calls: CallLimits | None = None,
-    clock: Callable[[], float] = time.monotonic,
+    runner: FakeRunner | None = None, what: Manifest | None = None, calls: CallLimits | None = None
 ) -> AsyncIterator[Bench]:
     runner, what, registry = runner or FakeRunner(), what or manifest(), CollectorRegistry()
     metrics = ModelMetrics(Metrics(registry), what.name, what.target_languages)
-    engine = Engine([runner], LIMITS, what.decoding.end_ids, metrics, clock)
+    engine = Engine([runner], LIMITS, what.decoding.end_ids, metrics)
     engine.start()
     try:
         translator = Translator(what, tokenizer(), engine, calls or CallLimits(1000, 2**20), metrics)
@@ -318,34 +313,18 @@ async def test_a_call_whose_deadline_passes_in_the_engine_is_late() -> None:
     assert tokens > 0
 
 
-async def test_a_call_that_can_no_longer_be_in_time_is_refused_when_its_turn_comes() -> None:
-    now = 0.0
-    async with translating(clock=lambda: now) as bench:
+async def test_a_call_whose_text_made_way_in_the_queue_is_told_when_to_come_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def make_way(sequences: Row[Sequence]) -> None:
+        for sequence in sequences:
+            sequence.end(Finish.DEADLINE, 0.0, TooSlowError(2.96))
+            sequence.done(sequence)
 
-        async def held(
-            rows: int, waiting: int, *texts: str, seconds_left: float | None = None
-        ) -> Task[TranslateResult]:
-            """A call that the engine has; it has so many rows and texts that wait then."""
-            task = asyncio.create_task(bench.translator.translate(texts, seconds_left=seconds_left))
-            await eventually(lambda: bench.engine.load() == Load(waiting, ANY, rows))
-            return task
-
-        bench.runner.gate.clear()
-        slow = await held(1, 0, "kite")
-        now = 5.0
-        bench.runner.gate.set()
-        await slow
-        bench.runner.gate.clear()
-        running = await held(4, 0, "kite", "kite", "kite", "kite")
-        late = await held(4, 1, "boat", seconds_left=2.0)
-        patient = await held(4, 2, "bird")
-        running.cancel()
-        await asyncio.sleep(0)
-        bench.runner.gate.set()
+    async with translating() as bench:
+        monkeypatch.setattr(bench.engine, "submit", make_way)
         with pytest.raises(HopelessError, match=r"would make it about 3\.0 s late; come again in 3 s"):
-            await late
-        assert (await patient).texts == ("bird",)
-        assert bench.finished("deadline") == 1
+            await bench.translator.translate(["kite"], seconds_left=2.0)
 
 
 async def test_an_output_is_bounded_by_the_length_of_its_source() -> None:
