@@ -35,7 +35,6 @@ LISTED_NAMES = 30
 RETRY_AFTER_SECONDS = 1.0
 """When a caller whom a full queue refused should come again."""
 
-
 SHORTEST_RETRY_SECONDS = 0.1
 """Before that, what waits has hardly become less."""
 

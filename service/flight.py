@@ -92,7 +92,7 @@ class Flights:
 class _Flight:
     """The sequences of one call, from the engine's thread back onto the event loop.
 
-    They know it, and it does not know them: nothing is left to be freed when the call has ended.
+    They know it, and it does not know them: that would be a cycle.
     """
 
     def __init__(self, orders: Row[Order], landed: Landed) -> None:

@@ -19,7 +19,7 @@ from dragoman.service.errors import (
 from dragoman.service.guard import Account, Guard
 from dragoman.service.lifecycle import Lifecycle
 from dragoman.service.metrics import MethodMetrics, Metrics
-from dragoman.service.readable import Parser, abort, parsed, readable, received
+from dragoman.service.readable import Parser, abort, parsed, readable, received, untie
 from dragoman.service.status import CallStatus, status_of
 
 log = logging.getLogger(__name__)
@@ -97,25 +97,19 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         async def around(messages: Any, context: Context) -> Any:
             metadata = context.invocation_metadata() or ()
             call = _Running(asked, trace_context(metadata), self._told)
-            # As asyncio.timeout, which would cost a call that is refused a twentieth more.
-            limit = asyncio.get_running_loop().call_later(self._most_seconds, call.expire, asyncio.current_task())
             # Counted before the caller is told, so that whoever has an answer finds it counted.
             try:
-                response = await self._admitted(asked, self._guard.account(metadata), context, call)
+                async with asyncio.timeout(self._most_seconds) as limit:
+                    response = await self._admitted(asked, self._guard.account(metadata), context, call)
             except asyncio.CancelledError:
-                if not call.expired:
-                    call.ended(_cancelled_code(context))
-                    raise
-                status = self._status(OverlongError(self._most_seconds))
+                call.ended(_cancelled_code(context))
+                raise
             except Exception as error:
-                status = self._status(error)
-                # The frames that it came through hold what holds it, as in `readable.abort`.
-                error.__traceback__ = None
+                status = self._status(OverlongError(self._most_seconds) if limit.expired() else error)
+                untie(error)
             else:
                 call.ended(grpc.StatusCode.OK, response)
                 return response
-            finally:
-                limit.cancel()
             call.ended(status.code)
             await abort(context, status)
             return None
@@ -159,15 +153,7 @@ class _Running:
         self._told = told
         self._started = time.monotonic()
         self.request: Any = None
-        self.expired = False
-        """Whether it took longer than any may."""
         asked.metrics.started()
-
-    def expire(self, task: "asyncio.Task[Any] | None") -> None:
-        """Its time is over: cancel the task that it runs in."""
-        self.expired = True
-        if task is not None:
-            task.cancel()
 
     def ended(self, code: grpc.StatusCode, response: Any = None) -> None:
         """Count it, and tell of it."""

@@ -33,7 +33,7 @@ class ServedModel:
         self.weights_file = weights_file
         self.held_bytes = held_bytes
         self.lifecycle = Lifecycle(State.SERVING)
-        """SERVING, HANGING or BROKEN; STOPPING once another version has taken its place, which waits for calls here."""
+        """SERVING, HANGING or BROKEN; STOPPING once another version has taken its place, until the last call is out."""
         self.watching: asyncio.Task[None] | None = None
         """Looks whether the engine gets on, if somebody does."""
 

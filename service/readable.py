@@ -51,19 +51,20 @@ async def abort(context: Context, status: CallStatus) -> None:
     try:
         await context.abort(status.code, status.message, status.metadata)
     except grpc.aio.AbortError as error:
-        _untie(error)
+        untie(error)
     except grpc.aio.InternalError:
         # The caller went away meanwhile, which gRPC would otherwise tell in a page of the log.
         raise asyncio.CancelledError from None
 
 
-def _untie(aborted: grpc.aio.AbortError) -> None:
-    """Take from what gRPC raises where a call is aborted the frames that it came through.
+def untie(error: Exception) -> None:
+    """Take from an error that has ended a call the frames that it came through.
 
-    gRPC keeps it with the call, and raises it anew when the handler has returned. The frames hold the call, and so each
-    would be a cycle: at overload Python spent a seventh of the event loop's time on looking for them.
+    They hold the call, and what they hold may hold the error: gRPC keeps the one that it raises where a call is
+    aborted, and raises it anew when the handler has returned; a future keeps its own. Each would be a cycle, and at
+    overload Python spent a seventh of the event loop's time on looking for them.
     """
-    aborted.__traceback__ = None
+    error.__traceback__ = None
 
 
 def readable(handler: Any, most_seconds: float) -> "grpc.RpcMethodHandler[Any, Any]":
@@ -99,7 +100,7 @@ def _one(
                 # As generated code has it for methods that a servicer leaves out; it would be a traceback in the log.
                 status = NO_SUCH_METHOD
             except grpc.aio.AbortError as error:
-                return _untie(error)
+                return untie(error)
         await abort(context, status)
         return None
 

@@ -49,7 +49,7 @@ class Queue:
         promised = False
         if self._waiting and sequences:
             before = self.tokens + sum(sequence.cost for sequence in sequences[:-1])
-            longest = max(len(sequence.source) if sequence.max_output else 0 for sequence in sequences)
+            longest = max(map(_decoded_source, sequences))
             late = self._late_by(before, longest, sequences[-1].deadline, now)
             promised = late is not None
             if late is not None and late > 0:
@@ -93,7 +93,7 @@ class Queue:
             head = self.head
             if not head.promised or head.deadline is None:
                 break
-            late = now + self._likely_run(head) - head.deadline
+            late = now + self.pace.likely_run(_decoded_source(head)) - head.deadline
             if late <= 0:
                 break
             self.take()
@@ -101,9 +101,6 @@ class Queue:
             head.end(Finish.DEADLINE, now, TooSlowError(late))
             gone.append(head)
         return gone
-
-    def _likely_run(self, sequence: Sequence) -> float:
-        return self.pace.likely_run(len(sequence.source)) if sequence.max_output else 0.0
 
     def put_back(self, sequences: Row[Sequence]) -> None:
         """Put sequences that were taken, in the order of their arrival, before all others."""
@@ -158,3 +155,8 @@ class Queue:
         self.note_dead(sequence, reason)
         sequence.end(reason, now)
         gone.append(sequence)
+
+
+def _decoded_source(sequence: Sequence) -> int:
+    """Its tokens of source, 0 where it is not decoded."""
+    return len(sequence.source) if sequence.max_output else 0

@@ -132,6 +132,7 @@ class Scheduler:
 
         With them it is at most `share` sequences. It is given by length, so that neighbours can be encoded together.
         Nobody is taken so soon after others that those who come next had better be encoded with them.
+        Whoever would hardly be in time any more makes way for those behind (`Queue.refuse_late`).
         """
         self._relieve(now)
         embed: list[Sequence] = []

@@ -126,12 +126,14 @@ def test_who_could_start_but_would_be_late_makes_way_for_who_waits(busy: Busy) -
     assert wait(busy.queue.pace, 1000) > foretold, "it was promised to be in time"
 
 
-def test_who_waits_alone_is_never_too_late_to_start(busy: Busy) -> None:
-    while busy.queue:
+def test_the_last_that_waits_is_never_too_late_to_start(busy: Busy) -> None:
+    last = sequence(deadline=busy.now + 6 * CAUTION + 3)
+    busy.queue.submit([last], busy.now)
+    while busy.queue.head is not last:
         busy.turn()
-    alone = sequence(deadline=busy.now + 0.1)
-    busy.queue.submit([alone], busy.now)
-    assert busy.scheduler.admit(busy.now, 100).insert == (alone,)
+    busy.now = (last.deadline or 0) - 1.5
+    assert last.promised
+    assert busy.scheduler.admit(busy.now, 100).insert == (last,)
 
 
 def test_texts_of_one_call_that_found_nobody_waiting_are_never_too_late_to_start(busy: Busy) -> None:
@@ -144,11 +146,14 @@ def test_texts_of_one_call_that_found_nobody_waiting_are_never_too_late_to_start
 
 
 def test_who_still_has_the_time_or_needs_none_starts_though_others_wait(busy: Busy) -> None:
-    while busy.queue:
+    soon, vector = (sequence(deadline=busy.now + 8 * CAUTION + 3, max_output=most) for most in (5, 0))
+    for waiting in (soon, vector, sequence()):
+        busy.queue.submit([waiting], busy.now)
+    while busy.queue.head is not soon:
         busy.turn()
-    soon = sequence(deadline=busy.now + 2.1)
-    vector = sequence(deadline=busy.now + 0.1, max_output=0)
-    busy.queue.submit([soon, vector, sequence()], busy.now)
+    for waiting, left in ((soon, 2.1), (vector, 0.1)):
+        waiting.deadline = busy.now + left
+        assert waiting.promised
     admission = busy.scheduler.admit(busy.now, 100)
     assert (admission.gone, admission.insert, admission.embed) == ((), (soon,), (vector,))
 
