@@ -216,3 +216,22 @@ def test_nobody_is_overtaken_where_there_is_memory(bounds: Limits, happens: list
     driven.until_all_have_ended()
     admitted = [each.times.admitted for each in driven.taken if each.times.admitted]
     assert admitted == sorted(admitted)
+
+
+def test_who_makes_way_for_others_is_told_once() -> None:
+    driven = Driven(Limits(rows=1, tokens=100, encode_tokens=100, queue_sequences=9, queue_tokens=1000))
+    text = Text(length=2, max_output=3, fault=None)
+    driven.do(Submit((text,) * 6, None))
+    for _ in range(9):
+        driven.turn(1.0)
+    for seconds in (60.0, None):
+        driven.do(Submit((text,), seconds))
+    *_, late, patient = driven.taken
+    while driven.queue.head is not late or driven.scheduler.rows:
+        driven.turn(1.0)
+    # Something held the lane up, and a text takes 3 seconds.
+    driven.turn((late.deadline or 0) - 1.5 - driven.now)
+    assert (late.finish, driven.ended[id(late)]) == (Finish.DEADLINE, 1)
+    assert isinstance(late.error, TooSlowError)
+    driven.until_all_have_ended()
+    assert (patient.finish, driven.ended[id(patient)]) == (Finish.END, 1)
