@@ -23,6 +23,8 @@ RUN python -m venv --without-pip /opt/build \
         --requirement "${VARIANT}.lock"
 COPY pyproject.toml setup.py MANIFEST.in README.md LICENSE ./
 COPY protos/ protos/
+COPY bundle/ bundle/
+COPY client/ client/
 COPY model/ model/
 COPY export/ export/
 COPY service/ service/

@@ -23,6 +23,7 @@ BUNDLE := model/pretrained/en-fr-int8
 FLOAT32 := build/bundle/en-fr
 # The sentences that an export is proven on.
 TEXTS := benchmarks/data/tatoeba.tsv
+LINKS := build/imports/dragoman
 PEERS := build/peers/.installed
 # What makes and audits the image's locks, in an environment of its own.
 LOCKER := build/lock/.installed
@@ -35,7 +36,12 @@ COMPILE = build/lock/bin/uv pip compile --quiet --generate-hashes --only-binary 
 help: ## List these targets.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 14
 
-install: $(INSTALLED) ## Install everything into .venv, from the source tree, and generate the gRPC code.
+install: $(INSTALLED) $(LINKS) ## Install everything into .venv, from the source tree, and generate the gRPC code.
+
+# Editors and type checkers, which read imports as text, find the folders here under their import names.
+$(LINKS):
+	mkdir -p $@
+	ln -sfn $(foreach part,bundle client export model service protos/dragoman/v1,../../../$(part)) $@
 
 $(INSTALLED): $(SOURCES)
 	$(PYTHON) -m venv $(VENV)
@@ -50,7 +56,7 @@ $(SERVING): $(SOURCES)
 serve: $(SERVING) ## Serve the shipped model on 127.0.0.1:50051, with metrics on port 9464; needs no PyTorch.
 	$(BIN)/dragoman serve $(BUNDLE)
 
-$(FLOAT32)/manifest.json: $(wildcard $(CHECKPOINT)/* export/*.py) | $(INSTALLED)
+$(FLOAT32)/manifest.json: $(wildcard $(CHECKPOINT)/* bundle/*.py export/*.py) | $(INSTALLED)
 	$(BIN)/dragoman export --force --texts $(TEXTS) $(CHECKPOINT) $(FLOAT32)
 
 # Two processes, each of which exports for itself what its tests share: more would do that again and again.
@@ -65,13 +71,11 @@ lint: $(INSTALLED) ## Check style, the protos, and the imports that the architec
 	$(BIN)/buf lint protos
 	$(BIN)/lint-imports
 
-types: $(INSTALLED) ## Check types.
-	mkdir -p build/types/dragoman
-	ln -sfn ../../../model ../../../export ../../../service ../../../protos/dragoman/v1 build/types/dragoman
+types: $(INSTALLED) $(LINKS) ## Check types.
 	$(BIN)/mypy
 
 views: $(INSTALLED) ## Make the dashboards, the rules and the pages anew that are made from the code.
-	$(BIN)/python -m dragoman.service.views deploy
+	$(BIN)/python -m deploy.generate deploy
 	$(BIN)/python -m dragoman.service.cli.documentation docs
 
 image: ## Build the image of the server, dragoman:cpu.
@@ -102,22 +106,22 @@ $(LOCKER): Makefile
 	touch $@
 
 deploy-test: $(INSTALLED) ## Try image, docker-compose.yml, dashboards and alerts on a Docker engine: about 5 minutes.
-	$(BIN)/python -m deploy.rehearsal
+	$(BIN)/python -m tests.deploy.trial
 
 deploy-lint: $(SERVING) ## Check the rules, every alert, and a live server's metrics with promtool.
 	.ci/deploy-lint $(VENV) $(BUNDLE)
 
 bench: $(PEERS) ## Measure beside CTranslate2, transformers and optimum-onnx: about 30 minutes on two quiet cores.
-	build/peers/bin/python -m benchmarks.steps
-	build/peers/bin/python -m benchmarks.sentences
-	build/peers/bin/python -m benchmarks.results
+	build/peers/bin/python -m benchmarks.speed.steps
+	build/peers/bin/python -m benchmarks.speed.sentences
+	build/peers/bin/python -m benchmarks.results_file
 
 bench-served: $(PEERS) ## Measure over gRPC beside CTranslate2 offline: about 5 minutes on two quiet cores.
-	build/peers/bin/python -m benchmarks.served $(BUNDLE)
-	build/peers/bin/python -m benchmarks.results
+	build/peers/bin/python -m benchmarks.speed.served $(BUNDLE)
+	build/peers/bin/python -m benchmarks.results_file
 
 families: $(INSTALLED) ## Hold exports of tiny imported checkpoints against transformers: about 15 minutes on two quiet cores.
-	$(BIN)/python -m benchmarks.families
+	$(BIN)/python -m benchmarks.quality.families
 
 # The peers bring a transformers that nothing else needs: they have an environment of their own.
 $(PEERS): pyproject.toml | $(INSTALLED)

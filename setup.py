@@ -8,7 +8,7 @@ from pathlib import Path
 from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
 
-PARTS = ("model", "export", "service")
+PARTS = ("bundle", "model", "export", "client", "service")
 PROTOS = Path("protos")
 
 

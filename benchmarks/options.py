@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from benchmarks.results import FOLDER, PEERS, conditions, save
-from benchmarks.timing import LEAST_ROUNDS
+from benchmarks.results_file import FOLDER, PEERS, conditions, save
+from benchmarks.timing import MIN_ROUNDS
 
 DISTRIBUTIONS = ("onnxruntime", "ctranslate2", "torch", "transformers", "optimum-onnx")
 """Whose versions count."""
@@ -27,9 +27,9 @@ def output_options(command: Command) -> Command:
     rounds = click.option(
         "--rounds",
         type=click.IntRange(1),
-        default=LEAST_ROUNDS,
+        default=MIN_ROUNDS,
         show_default=True,
-        help=f"With fewer than {LEAST_ROUNDS} it is a trial, written into OUTPUT/trial.",
+        help=f"With fewer than {MIN_ROUNDS} it is a trial, written into OUTPUT/trial.",
     )
     work = click.option("--work", type=click.Path(path_type=Path), default=Path("build/bench"), show_default=True)
     output = click.option("--output", type=click.Path(path_type=Path), default=FOLDER, show_default=True)
@@ -39,7 +39,7 @@ def output_options(command: Command) -> Command:
 def finish(output: Path, section: str, figures: object, command: str, rounds: int) -> None:
     """Write the section, and print the whole table; a trial is written aside."""
     measured_on = conditions(command, [name for name in DISTRIBUTIONS if installed(name)], rounds)
-    folder = output if rounds >= LEAST_ROUNDS else output / "trial"
+    folder = output if rounds >= MIN_ROUNDS else output / "trial"
     click.echo(save(folder, section, figures, measured_on))
 
 

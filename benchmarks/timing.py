@@ -8,7 +8,7 @@ from typing import TypeVar
 
 Name = TypeVar("Name", bound=Hashable)
 
-LEAST_ROUNDS = 5
+MIN_ROUNDS = 5
 """A median of fewer is none."""
 
 REST_SECONDS = 0.2

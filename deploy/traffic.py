@@ -16,7 +16,7 @@ from typing import Literal
 
 import click
 
-from dragoman.service.client import AsyncClient, ClientError, InvalidArgumentError, TimedOutError, UnavailableError
+from dragoman.client import AsyncClient, ClientError, InvalidArgumentError, TimedOutError, UnavailableError
 
 Kind = Literal["translate", "embed", "bad", "cancelled", "late"]
 
@@ -37,7 +37,7 @@ SENTENCES = (
 )
 LONG = " ".join(SENTENCES)
 
-MOST_TEXTS = 4
+MAX_TEXTS = 4
 """Of one good call."""
 HEAVY_TEXTS = 4
 """Of a call that is cancelled or late: none can be done within HEAVY_SECONDS."""
@@ -48,10 +48,10 @@ WITHOUT_SERVER_SECONDS = 1.0
 async def call(client: AsyncClient, kind: Kind, rng: random.Random) -> bool:
     """Make one call; whether it ended as its kind should. Raises UnavailableError where there is no server."""
     if kind == "translate":
-        await client.translate(rng.choices(SENTENCES, k=rng.randint(1, MOST_TEXTS)))
+        await client.translate(rng.choices(SENTENCES, k=rng.randint(1, MAX_TEXTS)))
         return True
     if kind == "embed":
-        await client.embed(rng.choices(SENTENCES, k=rng.randint(1, MOST_TEXTS)))
+        await client.embed(rng.choices(SENTENCES, k=rng.randint(1, MAX_TEXTS)))
         return True
     if kind == "bad":
         return await _fails(client.translate(["kite"], to="x-none"), InvalidArgumentError)

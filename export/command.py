@@ -7,11 +7,11 @@ import click
 import torch
 from tqdm import tqdm
 
+from dragoman.bundle.cpus import allowed_cpus
+from dragoman.bundle.precision import Precision
+from dragoman.bundle.verify import VerificationError
 from dragoman.export.exporter import ExportOptions, export_checkpoint
-from dragoman.export.precision import Precision
-from dragoman.export.verify import VerificationError
 from dragoman.model.importing import FAMILY_NAMES
-from dragoman.model.processor import allowed_cores
 
 FOLDER = click.Path(file_okay=False, path_type=Path)
 STAGES = 10
@@ -65,9 +65,9 @@ def export(
 
     A failed check leaves no bundle behind, and one that was there as it was.
     """
-    torch.set_num_threads(threads or allowed_cores())
+    torch.set_num_threads(threads or allowed_cpus())
     options = ExportOptions(
-        precision, _read_texts(texts) if texts else (), force, threads or allowed_cores(), family, ignored_rules
+        precision, _read_texts(texts) if texts else (), force, threads or allowed_cpus(), family, ignored_rules
     )
     stages = STAGES if precision == "float32" else STAGES + 1
     with tqdm(total=stages, disable=None, bar_format="{n_fmt}/{total_fmt} |{bar}| {elapsed} {desc}") as bar:

@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from dragoman.export.bundle import (
+from dragoman.bundle.manifest import (
     FORMAT_VERSION,
     GOLDEN_FILE,
     MANIFEST_FILE,
@@ -26,19 +26,19 @@ from dragoman.export.bundle import (
     open_bundle,
     write_manifest,
 )
-from dragoman.export.half import halve
+from dragoman.bundle.precision import TOLERANCES, Precision
+from dragoman.bundle.processor import processor_flags
+from dragoman.bundle.runtime import onnxruntime
+from dragoman.bundle.tokenizers import Tokenizer
+from dragoman.bundle.verify import Progress, verify_bundle
+from dragoman.export.encoder_proof import encode_sample, prove_states
+from dragoman.export.float16 import halve
+from dragoman.export.graph_writer import dimensions_of, write_graphs, write_product
 from dragoman.export.int8 import quantize
-from dragoman.export.onnx_files import dimensions_of, write_graphs, write_product
-from dragoman.export.precision import TOLERANCES, Precision
 from dragoman.export.proof import Proof, Sample, clear_cut, prove, translate_sample
-from dragoman.export.runtime import onnxruntime
-from dragoman.export.state_proof import encode_sample, prove_states
-from dragoman.export.verify import Progress, verify_bundle
 from dragoman.model.checkpoint import Checkpoint, own_weights
 from dragoman.model.folders import replacing
 from dragoman.model.importing import family_of, load_any
-from dragoman.model.processor import processor_flags
-from dragoman.model.tokenizers import Tokenizer
 from dragoman.model.transformer import Transformer
 
 REDUCED: dict[Precision, Callable[[Transformer], Transformer]] = {"int8": quantize, "float16": halve}

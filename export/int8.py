@@ -31,7 +31,7 @@ POSITIVE_LEVELS = 255
 
 ZERO_POINT = 128
 
-SMALLEST_PEAK = 1e-10
+MIN_PEAK = 1e-10
 """A row of weights that are all zero has no scale; this one gives zeros again."""
 
 
@@ -44,7 +44,7 @@ Table = tuple[nn.Parameter, nn.Parameter]
 
 def quantize_rows(weight: Tensor) -> Table:
     """weight [out, in] -> the table whose product is nearest to it."""
-    scale = weight.abs().amax(dim=1).clamp_min(SMALLEST_PEAK) / LEVELS
+    scale = weight.abs().amax(dim=1).clamp_min(MIN_PEAK) / LEVELS
     rounded = (weight / scale[:, None]).round().to(torch.int8)
     return nn.Parameter(rounded, requires_grad=False), nn.Parameter(scale, requires_grad=False)
 

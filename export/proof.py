@@ -15,8 +15,7 @@ import onnx
 import torch
 from numpy.typing import NDArray
 
-from dragoman.export.bundle import WEIGHTS_FILE, Bundle
-from dragoman.export.graphs import (
+from dragoman.bundle.graphs import (
     DECODER_FILE,
     ENCODER_FILE,
     GraphSpec,
@@ -24,9 +23,10 @@ from dragoman.export.graphs import (
     encoder_spec,
     shape_faults,
 )
-from dragoman.export.onnx_files import let_go, show_logits
-from dragoman.export.precision import LOSSES, TOLERANCES, Loss, Tolerance
-from dragoman.export.verify import (
+from dragoman.bundle.manifest import WEIGHTS_FILE, Bundle
+from dragoman.bundle.precision import LOSSES, TOLERANCES, Loss, Tolerance
+from dragoman.bundle.tokenizers import Tokenizer
+from dragoman.bundle.verify import (
     Check,
     Decoded,
     GraphDecoder,
@@ -38,10 +38,10 @@ from dragoman.export.verify import (
     shuffled_batches,
     sure_steps,
 )
+from dragoman.export.graph_writer import let_go, show_logits
 from dragoman.model.checkpoint import Checkpoint
 from dragoman.model.config import CheckpointConfig
 from dragoman.model.greedy import Output, greedy, pad
-from dragoman.model.tokenizers import Tokenizer
 
 SIZES = ((1, 1, 1), (1, 19, 2), (3, 2, 11), (8, 5, 3), (2, 64, 40))
 """Batch, source and target at which graphs are held against PyTorch; none was traced."""
@@ -190,7 +190,7 @@ def prove(
 
 
 def check_names_and_axes(bundle: Bundle) -> Check:
-    """Names, types and axes of both files are those of `export.graphs`, in its order."""
+    """Names, types and axes of both files are those of `bundle.graphs`, in its order."""
     size, precision = bundle.manifest.dimensions, bundle.manifest.precision
     faults: list[str] = []
     specs = {ENCODER_FILE: encoder_spec(size, precision)}

@@ -10,9 +10,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from dragoman.model.config import CheckpointConfig, DecodingRules, TransformerConfig
+from dragoman.bundle.rules import DecodingRules
+from dragoman.bundle.tokenizers import Tokenizer, open_tokenizer
+from dragoman.model.config import CheckpointConfig, TransformerConfig
 from dragoman.model.folders import replacing
-from dragoman.model.tokenizers import Tokenizer, open_tokenizer
 from dragoman.model.transformer import Transformer
 
 CONFIG_FILE = "config.json"

@@ -6,29 +6,19 @@ Plain frozen values, readable without torch, so that the service can share them 
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
-from pydantic_core import ErrorDetails
+
+from dragoman.bundle.rules import DecodingRules, EmbeddingRules
+from dragoman.bundle.validation import STRICT, Count, Layers, TokenId, explain
 
 NormOrder = Literal["pre", "post"]
 NormKind = Literal["layer", "rms"]
 Activation = Literal["relu", "gelu", "gelu_tanh", "swish"]
 PositionKind = Literal["sinusoid", "sinusoid_halves", "sinusoid_halves_even", "learned", "relative"]
 
-PoolingKind = Literal["mean", "cls", "max"]
-
-LARGEST = 2**31 - 1
-"""Of any number here: what is larger is damaged, or meant to take up memory."""
-
-Count = Annotated[int, Field(ge=1, le=LARGEST)]
-TokenId = Annotated[int, Field(ge=0, le=LARGEST)]
-Layers = Annotated[int, Field(ge=0, le=1024)]
-
-MOST_POSITION_NUMBERS = 2**28
+MAX_POSITION_NUMBERS = 2**28
 """In a table of positions, which is made before anything else is known of a checkpoint: 4096 for 65536 positions."""
-
-STRICT = ConfigDict(extra="forbid")
-"""A key that no field knows is an error: it may be a misspelling, or a rule this version cannot keep."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -128,9 +118,9 @@ class TransformerConfig:
         if self.position_kind.startswith("sinusoid") and self.d_model % 2:
             raise ValueError(f"d_model must be even for sinusoid positions, is {self.d_model}")
         rows = 0 if self.position_kind == "relative" else self.max_positions + self.position_offset
-        if rows * self.d_model > MOST_POSITION_NUMBERS:
+        if rows * self.d_model > MAX_POSITION_NUMBERS:
             raise ValueError(
-                f"max_positions × d_model must be at most {MOST_POSITION_NUMBERS}, is {rows} × {self.d_model}"
+                f"max_positions × d_model must be at most {MAX_POSITION_NUMBERS}, is {rows} × {self.d_model}"
             )
         if self.position_kind == "relative" and self.relative_distance <= self.relative_buckets // 2:
             raise ValueError(
@@ -157,70 +147,6 @@ class TransformerConfig:
     def big(cls, vocabulary: int) -> "TransformerConfig":
         """The paper's big model: N=6, d_model 1024, 16 heads, d_ff 4096, dropout 0.3."""
         return cls(vocabulary, vocabulary, d_model=1024, heads=16, d_ff=4096, dropout=0.3)
-
-
-@dataclass(frozen=True, config=STRICT)
-class DecodingRules:
-    """How a checkpoint wants to be decoded; the engine holds no constant of any family."""
-
-    start_id: TokenId
-    """The token that the decoder is fed first, unless the target language decides it; never part of an output."""
-
-    end_ids: Annotated[tuple[TokenId, ...], Field(min_length=1)]
-    """Any of these ends an output, and is counted in it."""
-
-    pad_id: TokenId
-    """Fills rows of a batch on the right; what it is never changes an answer."""
-
-    suppressed_ids: tuple[TokenId, ...] = ()
-    """Tokens that are never chosen."""
-
-    prompt_tokens: Count = 1
-    """How many tokens the decoder is fed before its first free choice, the start token counted. Which they are is the
-    tokenizer's to say, by target language; none is part of an output."""
-
-    forced_end_id: TokenId | None = None
-    """What an output ends with where it would else reach its limit: the last token is this one whatever the model
-    chooses, and is counted."""
-
-    max_source_tokens: Count = 512
-    """The longest source, every special token counted."""
-
-    max_output_tokens: Count = 512
-    """The longest output, the end token counted."""
-
-    output_factor: Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)] = 3.0
-    """An output holds at most output_factor × source tokens + output_margin tokens."""
-
-    output_margin: Count = 16
-    """See output_factor; lets a very short source still have a long translation."""
-
-    @classmethod
-    def none(cls, pad_id: int, max_source_tokens: int) -> "DecodingRules":
-        """Those of an encoder alone, of which nobody reads anything but these two."""
-        return cls(pad_id, (pad_id,), pad_id, max_source_tokens=max_source_tokens, max_output_tokens=1)
-
-    def output_limit(self, source_tokens: int, asked: int | None = None) -> int:
-        """The most tokens that a source of `source_tokens` may yield, the end token counted.
-
-        `asked` is the caller's own limit; above the checkpoint's it has no effect, below 1 it is a ValueError.
-        """
-        if asked is not None and asked < 1:
-            raise ValueError(f"asked must be at least 1 token, is {asked}")
-        by_source = int(self.output_factor * source_tokens) + self.output_margin
-        limit = min(self.max_output_tokens, by_source)
-        return limit if asked is None else min(limit, asked)
-
-
-@dataclass(frozen=True, config=STRICT)
-class EmbeddingRules:
-    """How a checkpoint makes a vector of a text, unless a caller wants it otherwise."""
-
-    pooling: PoolingKind = "mean"
-    """The mean of the encoder's states over all tokens, the first token's state, or each dimension's largest value."""
-
-    normalize: bool = True
-    """Vectors are scaled to length 1."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -283,19 +209,3 @@ class CheckpointConfig:
             return TypeAdapter(cls).validate_json(path.read_bytes())
         except ValidationError as error:
             raise ValueError(f"{path}: {explain(error)}") from error
-
-
-def explain(error: ValidationError) -> str:
-    """One line that names every field at fault, what it must be, and what it is."""
-    return "; ".join(_explain(fault) for fault in error.errors(include_url=False))
-
-
-def _explain(fault: ErrorDetails) -> str:
-    where = ".".join(str(part) for part in fault["loc"])
-    if fault["type"] == "value_error":  # raised by a __post_init__, which says it all
-        text = str(fault["ctx"]["error"])
-    elif fault["type"] in ("missing", "json_invalid"):  # here the input is all that surrounds the fault
-        text = fault["msg"]
-    else:
-        text = f"{fault['msg']} (is {repr(fault['input'])[:60]})"
-    return f"{where}: {text}" if where else text

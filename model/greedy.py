@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from dragoman.model.config import DecodingRules
+from dragoman.bundle.rules import DecodingRules
 from dragoman.model.transformer import Transformer
 
 

@@ -1,4 +1,4 @@
-"""What can go wrong with a call, in the service's own words. `service.status` maps it to gRPC.
+"""What can go wrong with a call, in the service's own words. `service.rpc.status` maps it to gRPC.
 
     ServiceError
     ├── InvalidRequestError        the caller's fault; names the field
@@ -8,14 +8,14 @@
     ├── UnknownModelError          lists the models there are
     ├── UnauthenticatedError       no token, or one that is not known
     ├── OverloadedError            the queue is full; says when to come again
-    │   ├── HopelessError          what waits already would make it late for its deadline
+    │   ├── DeadlineUnreachableError          what waits already would make it late for its deadline
     │   ├── RateLimitedError       the holders of one token ask too often, or too much at once
     │   └── NoMemoryError          there was not the memory for a text, even alone
-    ├── LateError                  the caller's deadline has passed
-    │   ├── OverlongError          not the caller's: the server's own limit
+    ├── DeadlineExceededError                  the caller's deadline has passed
+    │   ├── CallTimeLimitError          not the caller's: the server's own limit
     │   └── TooLateError           before the engine had its texts
     ├── NotServingError            the server is starting, stopping, hanging, or out of order
-    │   └── GivenUpError           the model did not answer in time
+    │   └── ModelHungError           the model did not answer in time
     └── ModelFailedError           the model itself failed on a text
 
 Messages are one line of ASCII, and never repeat a text. Of the caller's words only the names of languages and
@@ -35,8 +35,12 @@ LISTED_NAMES = 30
 RETRY_AFTER_SECONDS = 1.0
 """When a caller whom a full queue refused should come again."""
 
-SHORTEST_RETRY_SECONDS = 0.1
+MIN_RETRY_SECONDS = 0.1
 """Before that, what waits has hardly become less."""
+
+
+class StartupError(Exception):
+    """The server cannot start; the message is one line for the operator."""
 
 
 class ServiceError(Exception):
@@ -118,14 +122,14 @@ class OverloadedError(ServiceError):
         self.retry_after_seconds = retry_after_seconds
 
 
-class HopelessError(OverloadedError):
+class DeadlineUnreachableError(OverloadedError):
     """The queue is so long that the answer would come after the caller's deadline."""
 
     refusal = "deadline"
 
     def __init__(self, late_seconds: float) -> None:
         # In tenths: refusals that are alike are put into words once.
-        retry_after_seconds = max(SHORTEST_RETRY_SECONDS, math.ceil(10 * late_seconds) / 10)
+        retry_after_seconds = max(MIN_RETRY_SECONDS, math.ceil(10 * late_seconds) / 10)
         super().__init__(f"what waits would make it about {late_seconds:.1f} s late", retry_after_seconds)
 
 
@@ -144,21 +148,21 @@ class NoMemoryError(OverloadedError):
         super().__init__(f"the server has not enough memory for texts[{index}]")
 
 
-class LateError(ServiceError):
+class DeadlineExceededError(ServiceError):
     """The caller's deadline passed while its texts were in the engine."""
 
     def __init__(self, fault: str = "the deadline passed before the answer was ready") -> None:
         super().__init__(fault)
 
 
-class OverlongError(LateError):
+class CallTimeLimitError(DeadlineExceededError):
     """The call took longer than the server lets any, though its caller would have waited."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"the call took longer than {seconds:g} s, the server's limit; send less at once")
 
 
-class TooLateError(LateError):
+class TooLateError(DeadlineExceededError):
     """The caller's deadline passed before the engine had the texts."""
 
     refusal = "deadline"
@@ -170,7 +174,7 @@ class NotServingError(ServiceError):
     refusal: ClassVar[str | None] = "draining"
 
 
-class GivenUpError(NotServingError):
+class ModelHungError(NotServingError):
     """The call was in the engine when the model ceased to answer."""
 
     refusal = None

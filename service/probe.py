@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from http.client import HTTPConnection, HTTPException
 
-from dragoman.service.hosts import from_here
+from dragoman.client.hosts import from_here
 
 TIMEOUT_SECONDS = 4
 

@@ -24,36 +24,37 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from prometheus_client import CollectorRegistry
 
-from dragoman.export.bundle import Manifest
-from dragoman.service.account import Account
-from dragoman.service.announcement import at
-from dragoman.service.aside import run_aside
-from dragoman.service.budget import Claim, shares
-from dragoman.service.call_log import CallLog
+from dragoman.bundle.manifest import Manifest
+from dragoman.client.values import ModelInfo
+from dragoman.service.banner import at
 from dragoman.service.engine.engine import Engine
-from dragoman.service.engine.turns import Turns
-from dragoman.service.errors import UnknownLanguageError
-from dragoman.service.exposition import Exposition
-from dragoman.service.guard import Guard, TokenLimits
-from dragoman.service.interceptor import CallInterceptor
-from dragoman.service.languages import resolve_language
+from dragoman.service.engine.fair_scheduler import FairScheduler
+from dragoman.service.errors import StartupError, UnknownLanguageError
 from dragoman.service.lifecycle import Lifecycle, State
-from dragoman.service.loading import LoadedModel, StartupError, as_configured
-from dragoman.service.memory import NvidiaDevices
-from dragoman.service.metrics import Metrics, ModelMetrics
-from dragoman.service.models import ServedModel
-from dragoman.service.ports import cannot_listen, check_free
-from dragoman.service.process import give_back_memory, give_way
-from dragoman.service.rehearsal import rehearse
-from dragoman.service.results import ModelInfo
-from dragoman.service.servicer import METHODS, SERVICE, TranslationService
+from dragoman.service.loading.loader import LoadedModel, as_configured
+from dragoman.service.loading.memory_shares import Claim, shares
+from dragoman.service.loading.trial_calls import rehearse
+from dragoman.service.loading.watchdog import watch
+from dragoman.service.rpc.auth import Authenticator, CallerLimits
+from dragoman.service.rpc.interceptor import CallInterceptor
+from dragoman.service.rpc.ports import cannot_listen, check_free
+from dragoman.service.rpc.servicer import TranslationService
+from dragoman.service.rpc.tokens import token_source
+from dragoman.service.rpc.transport import exposure, port_binder, server_limits, transport_options
 from dragoman.service.settings import ServerSettings
-from dragoman.service.tokens import token_source
-from dragoman.service.traces import open_traces
-from dragoman.service.translator import CallLimits, Translator
-from dragoman.service.transport import exposure, port_binder, server_limits, transport_options
-from dragoman.service.watchdog import watch
+from dragoman.service.system.in_thread import run_in_thread
+from dragoman.service.system.memory_limits import NvidiaDevices
+from dragoman.service.system.process import give_back_memory, give_way
+from dragoman.service.telemetry.call_log import CallLog
+from dragoman.service.telemetry.memory_report import MemoryReporter
+from dragoman.service.telemetry.metrics import Metrics, ModelMetrics
+from dragoman.service.telemetry.metrics_http import MetricsServer
+from dragoman.service.telemetry.traces import open_traces
+from dragoman.service.translation.languages import resolve_language
+from dragoman.service.translation.served_model import ServedModel
+from dragoman.service.translation.translator import CallLimits, Translator
 from dragoman.v1 import translation_pb2_grpc
+from dragoman.v1.names import METHODS, SERVICE
 
 log = logging.getLogger(__name__)
 
@@ -97,9 +98,9 @@ class Server:
         _check_names(settings, manifests)
         if settings.pivot:
             _check_pivot(settings.pivot, manifests)
-        self._guard = Guard(
+        self._guard = Authenticator(
             token_source(settings.tokens_file, os.environ),
-            TokenLimits(settings.token_calls_per_second, settings.token_calls),
+            CallerLimits(settings.token_calls_per_second, settings.token_calls),
         )
         self._bind = port_binder(settings)
         self._model_metrics = {
@@ -110,15 +111,15 @@ class Server:
         """What is served now, by name."""
         for name, metrics in self._model_metrics.items():
             metrics.readiness(partial(self._ready, name))
-        self.account = Account()
+        self.account = MemoryReporter()
         """Where memory goes."""
         self._metrics.before_scrape.append(self._tell_memory)
-        self._turns = Turns(settings.lanes, clock, settings.run_timeout_seconds or math.inf)
+        self._fair_scheduler = FairScheduler(settings.lanes, clock, settings.run_timeout_seconds or math.inf)
         self._service = TranslationService(self.models, server_limits(settings), self.account, settings.pivot)
         self._health = health.aio.HealthServicer()
         self._traces = open_traces(settings)
         self._grpc = self._make_grpc()
-        self._exposition: Exposition | None = None
+        self._metrics_server: MetricsServer | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self.port = 0
         """The port that gRPC really listens on, once open."""
@@ -144,7 +145,7 @@ class Server:
         except RuntimeError as error:
             raise StartupError(f"cannot listen on {host}, port {port}") from error
         try:
-            self._exposition = Exposition(
+            self._metrics_server = MetricsServer(
                 metrics_host,
                 metrics_port,
                 self.registry,
@@ -153,8 +154,8 @@ class Server:
             )
         except OSError as error:
             raise cannot_listen(metrics_host, metrics_port, error) from error
-        self.metrics_port = self._exposition.port
-        self._exposition.start()
+        self.metrics_port = self._metrics_server.port
+        self._metrics_server.start()
         await self._grpc.start()
 
     async def add(self, model: LoadedModel) -> ModelInfo:
@@ -213,18 +214,18 @@ class Server:
         # Who watches health or has reflection open never hangs up, and is not waited for.
         await self._grpc.stop(SENDING_SECONDS if finished else 0)
         left = min(TRACES_SECONDS, max(0.0, last - time.monotonic()))
-        await _within(left, run_aside(self._traces.close))
+        await _within(left, run_in_thread(self._traces.close))
         engines = [model.engine for model in self.models.values()]
-        await asyncio.gather(*(_within(ENGINE_STOP_SECONDS, run_aside(engine.stop)) for engine in engines))
-        if self._exposition is not None:
-            await run_aside(self._exposition.stop)
+        await asyncio.gather(*(_within(ENGINE_STOP_SECONDS, run_in_thread(engine.stop)) for engine in engines))
+        if self._metrics_server is not None:
+            await run_in_thread(self._metrics_server.stop)
         for task in self._tasks:
             task.cancel()
 
     def _made(self, model: LoadedModel, metrics: ModelMetrics) -> ServedModel:
         """`model` with an engine, not yet started, that tells `metrics`."""
         manifest, settings, rules = model.manifest, self._settings, model.manifest.decoding
-        share = self._turns.share(settings.weights.get(manifest.name, 1.0))
+        share = self._fair_scheduler.share(settings.weights.get(manifest.name, 1.0))
         engine = Engine(model.runners, settings.limits, rules.end_ids, metrics, self._clock, rules.forced_end_id, share)
         limits = CallLimits(settings.max_texts, settings.max_answer_bytes)
         translator = Translator(manifest, model.tokenizer, engine, limits, metrics)
@@ -240,9 +241,9 @@ class Server:
             await rehearse(trial, server_limits(self._settings), self._settings.warmup_seconds)
         except asyncio.CancelledError:
             # A model that hangs does not keep the server from ending.
-            await _within(ENGINE_STOP_SECONDS, run_aside(trial.engine.stop))
+            await _within(ENGINE_STOP_SECONDS, run_in_thread(trial.engine.stop))
             raise
-        await run_aside(trial.engine.stop)
+        await run_in_thread(trial.engine.stop)
         # What loading left would else be gone through in the middle of one of the first calls.
         gc.collect()
 
@@ -298,7 +299,7 @@ class Server:
         async def report(hangs: bool) -> None:
             if hangs:
                 # Not once: a call that was being read may have come to the engine since the last look.
-                model.translator.give_up(State.HANGING.value)
+                model.translator.fail_all(State.HANGING.value)
             before, after = (State.SERVING, State.HANGING) if hangs else (State.HANGING, State.SERVING)
             if model.lifecycle.state is before:
                 log.error("the model %s %s", model.info.name, "does not answer" if hangs else "answers again")
@@ -311,7 +312,7 @@ class Server:
         """Let the calls end that `model` has, and give back its memory."""
         model.lifecycle.move(State.STOPPING)
         await model.lifecycle.idle()
-        await run_aside(model.engine.stop)
+        await run_in_thread(model.engine.stop)
         if model.watching is not None:
             model.watching.cancel()
             await asyncio.wait({model.watching})
@@ -319,7 +320,7 @@ class Server:
         del model
         # What has just ended is then no longer held by its own last line.
         await asyncio.sleep(ENDING_SECONDS)
-        await run_aside(_give_back)
+        await run_in_thread(_give_back)
         log.info("version %s of %s is gone", version, name)
 
     def _keep(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

@@ -18,11 +18,10 @@ from typing import Any
 
 import uvloop
 
-from dragoman.export.bundle import Bundle
-from dragoman.service.announcement import announcement
-from dragoman.service.aside import ASIDE, run_aside
+from dragoman.bundle.manifest import Bundle
+from dragoman.service.banner import announcement
 from dragoman.service.engine.lane import ENGINE
-from dragoman.service.loading import (
+from dragoman.service.loading.loader import (
     LoadedModel,
     Loader,
     check_provider,
@@ -31,10 +30,11 @@ from dragoman.service.loading import (
     load_model,
     verify_model,
 )
-from dragoman.service.process import keep_memory_together
-from dragoman.service.replacement import Replacer
+from dragoman.service.loading.replacement import Replacer
 from dragoman.service.server import Server
 from dragoman.service.settings import ServerSettings
+from dragoman.service.system.in_thread import THREAD_NAME, run_in_thread
+from dragoman.service.system.process import keep_memory_together
 
 IMPATIENT_STATUS = 1
 """Exit status after a second signal."""
@@ -61,7 +61,7 @@ def serve(
     # A call costs this loop less than asyncio's own.
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_until_signal(partial(_life, settings, folders, Loader(settings, load, verify))))
-    if any(thread.name in (ASIDE, ENGINE) for thread in threading.enumerate()):
+    if any(thread.name in (THREAD_NAME, ENGINE) for thread in threading.enumerate()):
         # The interpreter would wait for them, or end under them while they compute.
         logging.shutdown()
         sys.stdout.flush()
@@ -71,17 +71,17 @@ def serve(
 
 async def _life(settings: ServerSettings, folders: Sequence[Path], loader: Loader, asked: asyncio.Event) -> None:
     """All that a server does; cancelled, it stops in order. `asked` is set when new versions are to be looked for."""
-    await run_aside(partial(check_provider, settings.provider))
-    found = [await run_aside(partial(loader.find, folder)) for folder in find_bundles(folders)]
+    await run_in_thread(partial(check_provider, settings.provider))
+    found = [await run_in_thread(partial(loader.find, folder)) for folder in find_bundles(folders)]
     server = Server(settings, *(each.bundle.manifest for each in found))
     try:
         await server.open()
-        await run_aside(check_runtime)
+        await run_in_thread(check_runtime)
         server.account.begin()
         for warning in server.warnings:
             _say(warning)
         for each in found:
-            await server.add(await run_aside(partial(loader.load, each, _say)))
+            await server.add(await run_in_thread(partial(loader.load, each, _say)))
         infos = [model.info for model in server.models.values()]
         metrics = settings.metrics_address, server.metrics_port
         _say(announcement(infos, settings.host, server.port, *metrics, bool(settings.tls_certificate)))

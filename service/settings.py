@@ -5,23 +5,23 @@ from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields
 from typing import TypeVar, cast
 
-from dragoman.service.cpus import allowed_cpus
+from dragoman.bundle.cpus import allowed_cpus
 from dragoman.service.engine.providers import CudaOptions
 from dragoman.service.engine.repetition import Repetition
-from dragoman.service.engine.scheduler import Limits
+from dragoman.service.engine.scheduler import BatchLimits
 
 PREFIX = "DRAGOMAN_"
 """What the names of the variables begin with."""
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 50051
-HIGHEST_PORT = 65535
+MAX_PORT = 65535
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Meaning:
+class SettingInfo:
     """What a setting is, apart from its name, type and default."""
 
     help: str
@@ -33,7 +33,7 @@ class Meaning:
 def _setting(
     default: T, help: str, minimum: float | None = None, maximum: float | None = None, choices: tuple[str, ...] = ()
 ) -> T:
-    meaning = Meaning(help, minimum, maximum, choices)
+    meaning = SettingInfo(help, minimum, maximum, choices)
     return field(default=default, metadata={"meaning": meaning})
 
 
@@ -42,11 +42,11 @@ class ServerSettings:
     """How a server is run. Raises ValueError that names the setting, what it must be, and what it is."""
 
     host: str = _setting(DEFAULT_HOST, "Address to listen on, for gRPC and, unless --metrics-host is set, for metrics.")
-    port: int = _setting(DEFAULT_PORT, "Port for gRPC; 0 takes a free one.", 0, HIGHEST_PORT)
+    port: int = _setting(DEFAULT_PORT, "Port for gRPC; 0 takes a free one.", 0, MAX_PORT)
     metrics_host: str = _setting(
         "", "Address to listen on for /metrics, /healthz and /readyz. Left out: the same as --host."
     )
-    metrics_port: int = _setting(9464, "Port for /metrics, /healthz and /readyz; 0 takes a free one.", 0, HIGHEST_PORT)
+    metrics_port: int = _setting(9464, "Port for /metrics, /healthz and /readyz; 0 takes a free one.", 0, MAX_PORT)
     provider: str = _setting(
         "auto",
         "Where the model runs. auto: on CUDA where that can be had, else on the CPU.",
@@ -223,9 +223,9 @@ class ServerSettings:
         return self.compute_threads - self.lanes + 1
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> BatchLimits:
         """The scheduler's part of the settings."""
-        return Limits(
+        return BatchLimits(
             rows=self.max_rows,
             tokens=self.batch_tokens,
             encode_tokens=self.encode_tokens,
@@ -236,9 +236,9 @@ class ServerSettings:
         )
 
 
-def meaning_of(setting: "Field[object]") -> Meaning:
+def meaning_of(setting: "Field[object]") -> SettingInfo:
     """Help and bounds of a field of ServerSettings."""
-    return cast(Meaning, setting.metadata["meaning"])
+    return cast(SettingInfo, setting.metadata["meaning"])
 
 
 def variable_of(name: str) -> str:
@@ -256,7 +256,7 @@ def _weight(name: str, weight: str) -> float:
     return number
 
 
-def _check(name: str, value: object, meaning: Meaning) -> None:
+def _check(name: str, value: object, meaning: SettingInfo) -> None:
     if meaning.choices and value not in meaning.choices:
         raise ValueError(f"{name} must be one of {', '.join(meaning.choices)}, is {value!r}")
     if not isinstance(value, int | float):

@@ -7,13 +7,13 @@ turns their rules of decoding into ours. To add one, write it in a module of thi
 from collections.abc import Collection
 from pathlib import Path
 
+from dragoman.bundle.tokenizers import copy_tokenizer
 from dragoman.model import checkpoint
 from dragoman.model.checkpoint import Checkpoint, load_checkpoint
 from dragoman.model.importing import bart_like, bert, t5
 from dragoman.model.importing.family import Family
 from dragoman.model.importing.folder import ModelFolder
-from dragoman.model.tokenizers import copy_tokenizer
-from dragoman.model.tokenizers.importing import import_tokenizer
+from dragoman.model.importing.tokenizers import import_tokenizer
 
 NATIVE = "transformer"
 """What the project's own checkpoints are called."""

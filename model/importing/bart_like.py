@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 import torch
 
+from dragoman.bundle.tokenizers import Tokenizer
 from dragoman.model.checkpoint import Checkpoint, check_prompts
 from dragoman.model.config import CheckpointConfig, NormOrder, PositionKind, TransformerConfig
 from dragoman.model.importing.family import check_vocabulary
 from dragoman.model.importing.folder import ModelFolder, activation
 from dragoman.model.importing.rules import read_rules
 from dragoman.model.importing.weights import Ledger, Part, as_it_is, build, read_folder
-from dragoman.model.tokenizers import Tokenizer
 from dragoman.model.transformer import sinusoid_table
 
 ATTENTION = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}

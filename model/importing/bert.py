@@ -9,13 +9,14 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from dragoman.bundle.rules import DecodingRules
+from dragoman.bundle.tokenizers import UNDETERMINED, Tokenizer
 from dragoman.model.checkpoint import Checkpoint
-from dragoman.model.config import CheckpointConfig, DecodingRules, TransformerConfig
+from dragoman.model.config import CheckpointConfig, TransformerConfig
 from dragoman.model.importing.family import check_vocabulary
 from dragoman.model.importing.folder import CONFIG_FILE, ModelFolder, activation
 from dragoman.model.importing.sentence import SentenceRules, read_sentence_rules
 from dragoman.model.importing.weights import Ledger, Part, build, read_folder
-from dragoman.model.tokenizers import UNDETERMINED, Tokenizer
 
 UNUSED = ("pooler.", "cls.", "lm_head.", "embeddings.position_ids")
 """How tensors begin that are no part of the states: heads for the tasks of training, and a table of 0, 1, 2, ..."""

@@ -3,10 +3,10 @@
 from collections.abc import Collection
 from typing import Protocol
 
+from dragoman.bundle.tokenizers import Tokenizer
 from dragoman.model.checkpoint import Checkpoint
 from dragoman.model.config import TransformerConfig
 from dragoman.model.importing.folder import ModelFolder
-from dragoman.model.tokenizers import Tokenizer
 
 
 class Family(Protocol):

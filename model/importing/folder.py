@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dragoman.bundle.json_files import read_object
 from dragoman.model.config import Activation
-from dragoman.model.json_files import read_object
 
 CONFIG_FILE = "config.json"
 GENERATION_FILE = "generation_config.json"

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dragoman.model.config import DecodingRules
+from dragoman.bundle.rules import DecodingRules
+from dragoman.bundle.tokenizers import Tokenizer
 from dragoman.model.importing.folder import CONFIG_FILE, GENERATION_FILE, ModelFolder
-from dragoman.model.tokenizers import Tokenizer
 
 NEUTRAL: Mapping[str, Collection[object]] = {
     "begin_suppress_tokens": (None, []),

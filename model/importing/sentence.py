@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dragoman.model.config import EmbeddingRules, PoolingKind
-from dragoman.model.json_files import read_json
+from dragoman.bundle.json_files import read_json
+from dragoman.bundle.rules import EmbeddingRules, PoolingKind
 
 MODULES_FILE = "modules.json"
 TRANSFORMER_FILE = "sentence_bert_config.json"

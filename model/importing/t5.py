@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from dragoman.bundle.tokenizers import UNDETERMINED, Tokenizer
 from dragoman.model.checkpoint import Checkpoint, check_prompts
 from dragoman.model.config import Activation, CheckpointConfig, TransformerConfig
 from dragoman.model.importing.family import check_vocabulary
 from dragoman.model.importing.folder import ACTIVATIONS, CONFIG_FILE, ModelFolder
 from dragoman.model.importing.rules import Rules, read_rules
 from dragoman.model.importing.weights import Ledger, Part, as_it_is, build, read_folder
-from dragoman.model.tokenizers import UNDETERMINED, Tokenizer
 
 POSITIONS = 512
 """What these were trained on; nothing in them sets a limit."""

@@ -9,9 +9,9 @@ from pickle import UnpicklingError
 import torch
 from torch import Tensor
 
+from dragoman.bundle.json_files import read_json
 from dragoman.model.checkpoint import empty_model, fill_model, own_weights, read_weights
 from dragoman.model.config import TransformerConfig
-from dragoman.model.json_files import read_json
 from dragoman.model.transformer import Transformer
 
 FILES = ("model.safetensors", "pytorch_model.bin")

@@ -11,10 +11,12 @@ import click
 import torch
 from click.core import ParameterSource
 
+from dragoman.bundle.cpus import allowed_cpus
+from dragoman.bundle.processor import has_bfloat16
+from dragoman.bundle.rules import DecodingRules
+from dragoman.bundle.tokenizers.native import MODEL_FILE, SentencePieceTokenizer
 from dragoman.model.checkpoint import TOKENIZER_FOLDER, load_checkpoint, load_weights, own_weights
-from dragoman.model.config import CheckpointConfig, DecodingRules, TransformerConfig
-from dragoman.model.processor import allowed_cores, has_bfloat16
-from dragoman.model.tokenizers.native import MODEL_FILE, SentencePieceTokenizer
+from dragoman.model.config import CheckpointConfig, TransformerConfig
 from dragoman.model.training.corpus import EncodedPair, Pair, keep_trainable, read_pairs
 from dragoman.model.training.schedule import Schedule
 from dragoman.model.training.trainer import Trainer, TrainingError, TrainingPlan
@@ -133,7 +135,7 @@ def train(
         raise click.UsageError("say how long to train: --minutes, --steps, or both")
     if from_checkpoint is not None:
         _refuse_given(FIXED_BY_CHECKPOINT, "--from takes it from the checkpoint")
-    torch.set_num_threads(threads or allowed_cores())
+    torch.set_num_threads(threads or allowed_cpus())
     torch.manual_seed(seed)
     work = work or out.with_name(out.name + ".training")
 

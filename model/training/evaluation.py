@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import sacrebleu
 
-from dragoman.model.config import DecodingRules
+from dragoman.bundle.rules import DecodingRules
+from dragoman.bundle.tokenizers import Tokenizer, cut
 from dragoman.model.greedy import greedy
-from dragoman.model.tokenizers import Tokenizer, cut
 from dragoman.model.training.corpus import Pair
 from dragoman.model.transformer import Transformer
 

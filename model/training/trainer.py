@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from tqdm import tqdm
 
+from dragoman.bundle.tokenizers import SentencePieceTokenizer
 from dragoman.model.checkpoint import load_weights, own_weights, save_checkpoint
 from dragoman.model.config import CheckpointConfig
 from dragoman.model.greedy import pad
-from dragoman.model.tokenizers import SentencePieceTokenizer
 from dragoman.model.training.corpus import Batch, EncodedPair, Pair, epoch_batches
 from dragoman.model.training.evaluation import evaluate
 from dragoman.model.training.schedule import Schedule

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import sentencepiece
 
-from dragoman.model.tokenizers.native import MODEL_FILE
+from dragoman.bundle.tokenizers.native import MODEL_FILE
 
 
 def train_tokenizer(lines: Iterable[str], folder: Path, pieces: int) -> None:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import click
 from tqdm import tqdm
 
-from dragoman.service.cpus import allowed_cpus
+from dragoman.bundle.cpus import allowed_cpus
 
 if TYPE_CHECKING:
-    from dragoman.service.measure import Throughput
+    from dragoman.service.loading.measure import Throughput
 
 
 @click.command(short_help="Measure how fast a bundle runs on this machine.")
@@ -36,8 +36,9 @@ def bench(bundle: Path, cpus: int, tune: bool, seconds: float) -> None:
     A lane holds 1, 8 and 32 texts at once, in turn. The engine runs the bundle's own golden texts, without gRPC.
     Numbers hold for a machine that does nothing else meanwhile. Needs an ONNX Runtime, but no torch.
     """
-    from dragoman.service.loading import StartupError, check_runtime, read_bundle
-    from dragoman.service.measure import BATCHES, Layout, fastest, layouts, measure
+    from dragoman.service.errors import StartupError
+    from dragoman.service.loading.loader import check_runtime, read_bundle
+    from dragoman.service.loading.measure import BATCHES, Layout, fastest, layouts, measure
     from dragoman.service.settings import ServerSettings
 
     tried = layouts(cpus or allowed_cpus()) if tune else [Layout(1, cpus or allowed_cpus())]

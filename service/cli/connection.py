@@ -8,15 +8,8 @@ from typing import Any
 
 import click
 
-from dragoman.service.client import (
-    DEFAULT_ADDRESS,
-    DEFAULT_TIMEOUT_SECONDS,
-    Client,
-    ClientError,
-    Retries,
-    Tls,
-    UnavailableError,
-)
+from dragoman.client import Client, ClientError, Retries, Tls, UnavailableError
+from dragoman.client.client import DEFAULT_ADDRESS, DEFAULT_TIMEOUT_SECONDS
 
 TOKEN_VARIABLE = "DRAGOMAN_TOKEN"
 """Environment variable of the caller's token; as an argument everybody on the machine would see it."""

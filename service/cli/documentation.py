@@ -7,7 +7,7 @@ import click
 from prometheus_client import CollectorRegistry
 
 from dragoman.service.cli.group import main
-from dragoman.service.metrics import Metrics
+from dragoman.service.telemetry.metrics import Metrics
 
 WIDTH = 100
 

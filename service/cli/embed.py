@@ -7,9 +7,9 @@ from functools import partial
 
 import click
 
+from dragoman.client import Client, Embedding, Pooling
 from dragoman.service.cli.connection import connected, connection_options, source_options, utf8_arguments
-from dragoman.service.cli.lines import answer_lines, read_lines
-from dragoman.service.client import Client, Embedding, Pooling
+from dragoman.service.cli.text_lines import answer_lines, read_lines
 
 
 @click.command(short_help="Turn texts into vectors.")

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from dragoman.service.process import own_version
+from dragoman.service.system.process import own_version
 
 ENTRY_POINTS = "dragoman.commands"
 

@@ -2,9 +2,9 @@
 
 import click
 
-from dragoman.service.cli.columns import two_columns
+from dragoman.client import ModelInfo, ServerInfo
 from dragoman.service.cli.connection import connected, connection_options
-from dragoman.service.client import ModelInfo, ServerInfo
+from dragoman.service.cli.tables import two_columns
 
 MIB = 2**20
 

@@ -60,9 +60,9 @@ def serve(bundles: tuple[Path, ...], **settings: Any) -> None:
     """
     # gRPC's own lines would stand between those of JSON, one for each stranger who shakes hands badly.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    from dragoman.service.loading import StartupError
-    from dragoman.service.logs import configure
+    from dragoman.service.errors import StartupError
     from dragoman.service.serving import serve as run
+    from dragoman.service.telemetry.logs import configure
 
     try:
         made = ServerSettings(**settings)

@@ -11,9 +11,9 @@ from typing import NoReturn, TextIO
 import click
 from tqdm import tqdm
 
+from dragoman.client import FinishReason, TranslateResult, Translation
 from dragoman.service.cli.connection import connected, connection_options, reported, source_options, utf8_arguments
-from dragoman.service.cli.lines import answer_lines, one_line, read_lines
-from dragoman.service.client import FinishReason, TranslateResult, Translation
+from dragoman.service.cli.text_lines import answer_lines, one_line, read_lines
 
 LINES_A_CALL = 64
 """Of a file; enough that the server's batch stays full."""

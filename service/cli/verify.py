@@ -5,8 +5,8 @@ from typing import Literal
 
 import click
 
-from dragoman.service.cli.columns import two_columns
-from dragoman.service.cpus import allowed_cpus
+from dragoman.bundle.cpus import allowed_cpus
+from dragoman.service.cli.tables import two_columns
 
 
 @click.command(short_help="Replay a bundle's golden answers on this machine.")
@@ -32,7 +32,8 @@ def verify(bundle: Path, threads: int, provider: Literal["cpu", "cuda"]) -> None
 
     Ends with a table of what holds, or with status 1 and the check that failed. Needs an ONNX Runtime, but no torch.
     """
-    from dragoman.service.loading import StartupError, read_bundle, verify_model
+    from dragoman.service.errors import StartupError
+    from dragoman.service.loading.loader import read_bundle, verify_model
 
     try:
         checks = verify_model(read_bundle(bundle), threads or allowed_cpus(), provider, progress=_note)

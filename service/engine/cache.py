@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.export.graphs import DType, padded_width
-from dragoman.service.engine.budget import Side
-from dragoman.service.resident import touched_bytes
+from dragoman.bundle.graphs import DType, padded_width
+from dragoman.service.engine.memory_budget import Side
+from dragoman.service.system.resident import touched_bytes
 
 HUGE_PAGE = 2 * 2**20
 """Of most processors."""

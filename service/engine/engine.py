@@ -5,13 +5,13 @@ from collections.abc import Callable
 from collections.abc import Sequence as Row
 from dataclasses import dataclass
 
-from dragoman.service.engine.budget import Budget
-from dragoman.service.engine.lane import Hall, Lane, Observer
+from dragoman.service.engine.fair_scheduler import EngineShare, FairScheduler
+from dragoman.service.engine.lane import Lane, LaneGroup, Observer
+from dragoman.service.engine.memory_budget import MemoryBudget
 from dragoman.service.engine.queue import Queue
 from dragoman.service.engine.runner import Memory, Runner
-from dragoman.service.engine.scheduler import Limits, Scheduler
+from dragoman.service.engine.scheduler import BatchLimits, Scheduler
 from dragoman.service.engine.sequence import Sequence, StoppedError
-from dragoman.service.engine.turns import Share, Turns
 
 
 @dataclass(frozen=True)
@@ -29,24 +29,26 @@ class Engine:
     def __init__(
         self,
         runners: Row[Runner],
-        limits: Limits,
+        limits: BatchLimits,
         end_ids: Row[int],
         observer: Observer,
         clock: Callable[[], float] = time.monotonic,
         forced_end_id: int | None = None,
-        share: Share | None = None,
+        share: EngineShare | None = None,
     ) -> None:
         """`end_ids` and `forced_end_id` are as the scheduler has them; without `share` it waits for no other."""
         self.clock = clock
         self.limits = limits
         self.lanes = len(runners)
         self._runners = tuple(runners)
-        self._hall = Hall(Queue(limits.queue_sequences, limits.queue_tokens))
-        self._hall.schedulers = [Scheduler(limits, end_ids, self._hall.queue, forced_end_id) for _ in runners]
-        share = share or Turns(self.lanes, clock).share()
+        self._lane_group = LaneGroup(Queue(limits.queue_sequences, limits.queue_tokens))
+        self._lane_group.schedulers = [
+            Scheduler(limits, end_ids, self._lane_group.queue, forced_end_id) for _ in runners
+        ]
+        share = share or FairScheduler(self.lanes, clock).share()
         self._lanes = [
-            Lane(self._hall, scheduler, runner, observer, clock, share.seat())
-            for scheduler, runner in zip(self._hall.schedulers, runners, strict=True)
+            Lane(self._lane_group, scheduler, runner, observer, clock, share.ticket())
+            for scheduler, runner in zip(self._lane_group.schedulers, runners, strict=True)
         ]
 
     def start(self, ended: Callable[[], None] = lambda: None, began: Callable[[], None] = lambda: None) -> None:
@@ -56,7 +58,7 @@ class Engine:
 
     def stop(self) -> None:
         """Fail what is still there with StoppedError, and end the lanes."""
-        self._hall.stop()
+        self._lane_group.stop()
         for lane in self._lanes:
             lane.join()
 
@@ -66,21 +68,21 @@ class Engine:
         Raises QueueFullError where the queue cannot take them, TooSlowError where it is so long that they would come
         too late for their deadline, and StoppedError after `stop`.
         """
-        with self._hall.changed:
-            if self._hall.stopped:
+        with self._lane_group.changed:
+            if self._lane_group.stopped:
                 raise StoppedError("the engine has stopped")
-            self._hall.queue.submit(sequences, self.clock())
-            self._hall.changed.notify_all()
+            self._lane_group.queue.submit(sequences, self.clock())
+            self._lane_group.changed.notify_all()
 
     def late_by(self, source_tokens: float, deadline: float | None) -> float:
         """Seconds by which a text of about so many tokens, 0 for an embedding, would be late, if > 0; any thread."""
-        with self._hall.changed:
-            return self._hall.queue.late_by(source_tokens, deadline, self.clock())
+        with self._lane_group.changed:
+            return self._lane_group.queue.late_by(source_tokens, deadline, self.clock())
 
     def load(self) -> Load:
         """What there is to do now; any thread may call it."""
-        with self._hall.changed:
-            return Load(len(self._hall.queue), self._hall.queue.tokens, self._hall.active_rows)
+        with self._lane_group.changed:
+            return Load(len(self._lane_group.queue), self._lane_group.queue.tokens, self._lane_group.active_rows)
 
     def memory(self) -> Memory:
         """What the runners hold now; any thread may call it.
@@ -101,9 +103,9 @@ class Engine:
 
     def bound_memory(self, limit: float) -> None:
         """Let the batches of all lanes together take no more than `limit` bytes; one text runs in any case."""
-        with self._hall.changed:
-            for scheduler, runner in zip(self._hall.schedulers, self._runners, strict=True):
-                scheduler.budget = Budget(limit / self.lanes, runner.costs(), runner.most_working)
+        with self._lane_group.changed:
+            for scheduler, runner in zip(self._lane_group.schedulers, self._runners, strict=True):
+                scheduler.budget = MemoryBudget(limit / self.lanes, runner.costs(), runner.most_working)
 
     def least_memory(self, source: int, output: int) -> float:
         """Bytes for one text in each lane, of so many tokens of source and output at most."""

@@ -11,7 +11,7 @@ WEIGHT = 0.05
 DEVIATIONS = 2
 """Allowed for: where all who wait are at the edge of their deadlines, a mean would be late for half of them."""
 
-CAUTION = 1.2
+SAFETY_FACTOR = 1.2
 """Of the wait, for the same reason."""
 
 LATE_SHARE = 0.005
@@ -20,7 +20,7 @@ LATE_SHARE = 0.005
 CORRECTION = 0.02
 """By how much one that is late makes the forecast grow, as a part of what it was at first."""
 
-MOST_CORRECTION = 1.6
+MAX_CORRECTION = 1.6
 """So many times what it was at first. Up to there the rows stay full; with much more they would wait for work."""
 
 
@@ -54,7 +54,7 @@ class Pace:
     def promise(self, kept: bool) -> None:
         """A sequence that was taken as one that would come in time did so, or did not."""
         change = -CORRECTION * LATE_SHARE if kept else CORRECTION
-        self._correction = min(MOST_CORRECTION, max(1.0, self._correction + change))
+        self._correction = min(MAX_CORRECTION, max(1.0, self._correction + change))
 
     def likely_run(self, source_tokens: int) -> float:
         """Seconds that a row with so many tokens of source most likely takes from its admission to its end."""
@@ -67,7 +67,7 @@ class Pace:
         """
         if not self._tokens or not self._seconds:
             return None
-        wait = CAUTION * tokens_before * self._seconds / self._tokens
+        wait = SAFETY_FACTOR * tokens_before * self._seconds / self._tokens
         return self._correction * (wait + source_tokens * self._run.most)
 
     @property

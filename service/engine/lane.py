@@ -8,13 +8,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Literal, Protocol, TypeVar
 
-from dragoman.export.graphs import padded_width
-from dragoman.service.engine.buckets import batches
+from dragoman.bundle.graphs import padded_width
+from dragoman.service.engine.fair_scheduler import RunTicket
+from dragoman.service.engine.length_buckets import batches
 from dragoman.service.engine.queue import Queue
 from dragoman.service.engine.runner import MemoryRefusedError, RowInput, Runner
-from dragoman.service.engine.scheduler import NOTHING, Removal, Scheduler, Step
+from dragoman.service.engine.scheduler import NOTHING, Removal, Scheduler
 from dragoman.service.engine.sequence import Sequence, StoppedError
-from dragoman.service.engine.turns import Seat
+from dragoman.service.engine.step import Step
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +53,7 @@ class Observer(Protocol):
         """A sequence left; its `finish` says how."""
 
 
-class Hall:
+class LaneGroup:
     """What all lanes share: the queue and the rows that it fills, under one lock."""
 
     def __init__(self, queue: Queue) -> None:
@@ -90,20 +91,20 @@ class Lane:
 
     def __init__(
         self,
-        hall: Hall,
+        lane_group: LaneGroup,
         scheduler: Scheduler,
         runner: Runner,
         observer: Observer,
         clock: Callable[[], float],
-        seat: Seat,
+        ticket: RunTicket,
     ) -> None:
-        self._hall = hall
-        self._seat = seat
+        self._lane_group = lane_group
+        self._ticket = ticket
         self._scheduler = scheduler
         self._runner = runner
         self._observer = observer
         self._clock = clock
-        self._changed = hall.changed
+        self._changed = lane_group.changed
         self._busy_since: float | None = None
         self._began: Callable[[], None] = lambda: None
         self._ended: Callable[[], None] = lambda: None
@@ -127,15 +128,15 @@ class Lane:
     # --- the lane's own thread
 
     def _loop(self) -> None:
-        self._seat.arrive()
+        self._ticket.arrive()
         try:
             self._began()
             while self._wait_for_work():
                 self._turn()
         finally:
-            self._seat.leave()
+            self._ticket.leave()
             # Whatever ended the loop, nobody is left waiting, and nobody can come after: all other lanes end as well.
-            self._hall.stop()
+            self._lane_group.stop()
             with self._changed:
                 left = self._scheduler.drain(StoppedError("the engine has stopped"), self._clock())
             try:
@@ -147,12 +148,12 @@ class Lane:
         """Sleep until there is something to do. False when the engine is to stop."""
         with self._changed:
             if self._called():
-                return not self._hall.stopped
-        self._seat.leave()
+                return not self._lane_group.stopped
+        self._ticket.leave()
         try:
             return self._sleep()
         finally:
-            self._seat.arrive()
+            self._ticket.arrive()
 
     def _sleep(self) -> bool:
         with self._changed:
@@ -164,18 +165,18 @@ class Lane:
                 self._runner.rest()
         with self._changed:
             self._changed.wait_for(self._called)
-            return not self._hall.stopped
+            return not self._lane_group.stopped
 
     def _called(self) -> bool:
-        return self._hall.stopped or not self._scheduler.idle
+        return self._lane_group.stopped or not self._scheduler.idle
 
     def _turn(self) -> None:
         """Schedule, run, update: what one admission encodes is bounded, so that no step waits long for it."""
         with self._changed:
-            removal = self._scheduler.drop_dead(self._clock())
+            removal = self._scheduler.drop_expired(self._clock())
         self._settle(removal)
         with self._changed:
-            admission = self._scheduler.admit(self._clock(), self._hall.share)
+            admission = self._scheduler.admit(self._clock(), self._lane_group.share)
         self._deliver(admission.gone)
         for batch in batches(admission.embed):
             self._embed(batch)
@@ -261,7 +262,7 @@ class Lane:
         Raises MemoryRefusedError where there is not the memory for all of them.
         """
         try:
-            with self._seat.turn(), self._busy():
+            with self._ticket.turn(), self._busy():
                 return _whole(call(rows), rows)
         except MemoryRefusedError as error:
             self._note_failed(run, len(rows), error)
@@ -271,7 +272,7 @@ class Lane:
         found: list[T | Exception] = []
         for row in rows:
             try:
-                with self._seat.turn(), self._busy():
+                with self._ticket.turn(), self._busy():
                     found += _whole(call(range(row, row + 1)), range(row, row + 1))
             except Exception as error:
                 # Whoever gets it reports it.

@@ -6,11 +6,11 @@ from collections.abc import Sequence as Row
 from types import TracebackType
 from typing import Self
 
-from dragoman.model.config import DecodingRules
+from dragoman.bundle.rules import DecodingRules
 from dragoman.service.engine.engine import Engine
 from dragoman.service.engine.lane import Cause, Observer, Run
 from dragoman.service.engine.runner import Runner
-from dragoman.service.engine.scheduler import Limits
+from dragoman.service.engine.scheduler import BatchLimits
 from dragoman.service.engine.sequence import Sequence
 
 Source = Row[int]
@@ -59,7 +59,7 @@ class Offline:
         observer: Observer | None = None,
     ) -> None:
         """Log-probabilities are made only if `scored`."""
-        limits = Limits(rows, NO_LIMIT, ENCODE_TOKENS, NO_LIMIT, NO_LIMIT, ADMISSION_STEPS)
+        limits = BatchLimits(rows, NO_LIMIT, ENCODE_TOKENS, NO_LIMIT, NO_LIMIT, ADMISSION_STEPS)
         self._rules = rules
         self._scored = scored
         told = observer or Silent()

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.export.bundle import WEIGHTS_FILE, Bundle
-from dragoman.export.graphs import (
+from dragoman.bundle.graphs import (
     DECODER_FILE,
     ENCODER_FILE,
     TensorSpec,
@@ -29,13 +28,14 @@ from dragoman.export.graphs import (
     self_value,
     updated,
 )
-from dragoman.export.runtime import onnxruntime
-from dragoman.service.engine.budget import Costs
+from dragoman.bundle.manifest import WEIGHTS_FILE, Bundle
+from dragoman.bundle.runtime import onnxruntime
 from dragoman.service.engine.cache import SlotCache
+from dragoman.service.engine.memory_budget import Costs
 from dragoman.service.engine.providers import Asked, CudaOptions, asked_of_runtime, really_used
 from dragoman.service.engine.runner import Memory, MemoryRefusedError, RowInput
-from dragoman.service.engine.scheduler import Step
-from dragoman.service.engine.working import WorkingMemory
+from dragoman.service.engine.step import Step
+from dragoman.service.engine.working_memory import WorkingMemory
 
 log = logging.getLogger(__name__)
 

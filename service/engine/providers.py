@@ -87,7 +87,7 @@ def really_used(sessions: Sequence[Any], provider: str) -> str:
 
 def cuda_fault() -> str | None:
     """Why CUDA cannot run here, as far as the loader knows; None where it finds all that is needed."""
-    from dragoman.export.runtime import onnxruntime
+    from dragoman.bundle.runtime import onnxruntime
 
     if not _has_cuda():
         available = onnxruntime.get_available_providers()
@@ -100,7 +100,7 @@ def cuda_fault() -> str | None:
 
 def _has_cuda() -> bool:
     """Whether the runtime was built for CUDA."""
-    from dragoman.export.runtime import onnxruntime
+    from dragoman.bundle.runtime import onnxruntime
 
     return PROVIDERS["cuda"] in onnxruntime.get_available_providers()
 
@@ -115,7 +115,7 @@ def _loading_fault(name: str) -> str | None:
 
 def _preload() -> None:
     """Load CUDA's libraries out of NVIDIA's own wheels, where the runtime would not look for them."""
-    from dragoman.export.runtime import onnxruntime
+    from dragoman.bundle.runtime import onnxruntime
 
     # What is missing is printed there; whoever asked for it is told by `cuda_fault`.
     with contextlib.redirect_stdout(io.StringIO()):

@@ -9,7 +9,7 @@ from dataclasses import replace
 from dragoman.service.engine.forecast import Pace
 from dragoman.service.engine.sequence import Finish, QueueFullError, Sequence, TooSlowError
 
-FEW_DEADLINES = 64
+MIN_STALE_DEADLINES = 64
 """Up to so many deadlines of sequences that wait no more are not worth a clearing."""
 
 
@@ -97,7 +97,7 @@ class Queue:
             if late <= 0:
                 break
             self.take()
-            self.note_dead(head, Finish.DEADLINE)
+            self.note_expired(head, Finish.DEADLINE)
             head.end(Finish.DEADLINE, now, TooSlowError(late))
             gone.append(head)
         return gone
@@ -108,20 +108,20 @@ class Queue:
             self._add(sequence)
             self._waiting.move_to_end(sequence, last=False)
 
-    def drop_dead(self, now: float) -> list[Sequence]:
+    def drop_expired(self, now: float) -> list[Sequence]:
         """Take out and finish every sequence that nobody waits for any more."""
         gone: list[Sequence] = []
         while self._cancelled:
             self._drop(self._cancelled.popleft(), now, gone)
         while self._deadlines and self._deadlines[0][0] <= now:
             self._drop(heapq.heappop(self._deadlines)[-1], now, gone)
-        if len(self._deadlines) > 2 * len(self._waiting) + FEW_DEADLINES:
+        if len(self._deadlines) > 2 * len(self._waiting) + MIN_STALE_DEADLINES:
             # Most are of sequences that have left.
             self._deadlines = [entry for entry in self._deadlines if entry[-1] in self._waiting]
             heapq.heapify(self._deadlines)
         return gone
 
-    def note_dead(self, sequence: Sequence, reason: Finish) -> None:
+    def note_expired(self, sequence: Sequence, reason: Finish) -> None:
         """Nobody waits any more for `sequence`, wherever it is: the forecast learns of it where it was wrong."""
         if reason is Finish.DEADLINE and sequence.promised:
             self.pace.promise(kept=False)
@@ -152,7 +152,7 @@ class Queue:
             return
         del self._waiting[sequence]
         self.tokens -= sequence.cost
-        self.note_dead(sequence, reason)
+        self.note_expired(sequence, reason)
         sequence.end(reason, now)
         gone.append(sequence)
 

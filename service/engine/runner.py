@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from dragoman.service.engine.budget import Costs
-from dragoman.service.engine.scheduler import Step
+from dragoman.service.engine.memory_budget import Costs
+from dragoman.service.engine.step import Step
 
 
 class MemoryRefusedError(Exception):

@@ -8,20 +8,20 @@ import math
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Row
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
-from dragoman.service.engine.buckets import bucket
-from dragoman.service.engine.budget import Budget
+from dragoman.service.engine.length_buckets import bucket
+from dragoman.service.engine.memory_budget import MemoryBudget
 from dragoman.service.engine.queue import Queue
 from dragoman.service.engine.repetition import Repetition
 from dragoman.service.engine.sequence import Finish, Sequence
+from dragoman.service.engine.step import Step
 
 RELIEF_SECONDS = 10.0
 """How long after memory was refused the running batch is kept small, before it may double."""
 
 
 @dataclass(frozen=True)
-class Limits:
+class BatchLimits:
     """How much may run and wait at once."""
 
     rows: int
@@ -44,13 +44,6 @@ class Move:
 
     source: int
     target: int
-
-
-class Step(NamedTuple):
-    """One row's new token. A tuple, since each row makes one at each step."""
-
-    token: int
-    log_prob: float
 
 
 @dataclass(frozen=True)
@@ -89,13 +82,13 @@ class Scheduler:
     Not thread-safe: its owner calls it from one thread at a time.
     """
 
-    def __init__(self, limits: Limits, end_ids: Row[int], queue: Queue, forced_end_id: int | None = None) -> None:
+    def __init__(self, limits: BatchLimits, end_ids: Row[int], queue: Queue, forced_end_id: int | None = None) -> None:
         """Any of `end_ids` ends an output; `forced_end_id` is what one ends with that would else reach its limit."""
         self._limits = limits
         self._queue = queue
         self._end_ids = frozenset(end_ids)
         self._forced_end_id = forced_end_id
-        self.budget: Budget | None = None
+        self.budget: MemoryBudget | None = None
         """What bounds the memory of the rows, if anything does."""
         self._rows: list[Sequence] = []
         self._embedding: list[Sequence] = []
@@ -116,13 +109,13 @@ class Scheduler:
         """Whether there is nothing to do."""
         return not self._queue and not self._rows
 
-    def drop_dead(self, now: float) -> Removal:
+    def drop_expired(self, now: float) -> Removal:
         """Take out, of the queue and of the rows, every sequence that nobody waits for any more."""
-        gone = self._queue.drop_dead(now)
+        gone = self._queue.drop_expired(now)
         for sequence in self._rows:
             reason = sequence.dead(now)
             if reason is not None:
-                self._queue.note_dead(sequence, reason)
+                self._queue.note_expired(sequence, reason)
                 sequence.end(reason, now)
         removal = self._remove_finished()
         return replace(removal, gone=(*gone, *removal.gone)) if gone else removal

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dragoman.export.bundle import Bundle, open_bundle
+from dragoman.bundle.manifest import Bundle, open_bundle
 from tests.golden.shipped import BUNDLE, FLOAT32_BUNDLE
 
 

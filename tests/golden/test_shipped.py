@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dragoman.export.bundle import Bundle
-from dragoman.service.client import Client, FinishReason, InvalidArgumentError, Pooling
+from dragoman.bundle.manifest import Bundle
+from dragoman.client import Client, FinishReason, InvalidArgumentError, Pooling
 from tests.golden.shipped import ROOT
 
 SENTENCE = "The cat sat on the mat."

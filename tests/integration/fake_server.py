@@ -9,14 +9,15 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from dragoman.export.bundle import Bundle
+from dragoman.bundle.manifest import Bundle
 from dragoman.service.engine.runner import RowInput
-from dragoman.service.engine.scheduler import Step
-from dragoman.service.loading import LoadedModel, StartupError
+from dragoman.service.engine.step import Step
+from dragoman.service.errors import StartupError
+from dragoman.service.loading.loader import LoadedModel
 from dragoman.service.serving import serve
 from dragoman.service.settings import ServerSettings
-from tests.fake_runner import FakeRunner
-from tests.harness import loaded
+from tests.support.fake_runner import FakeRunner
+from tests.support.harness import loaded
 
 STEP_SECONDS = 0.05
 

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import numpy as np
 import pytest
 
-from dragoman.service.client import (
+from dragoman.client import (
     AsyncClient,
     Client,
     InvalidArgumentError,
@@ -19,8 +19,8 @@ from dragoman.service.client import (
     UnavailableError,
     Violation,
 )
-from tests.fake_runner import FakeRunner
-from tests.harness import DIMENSION, eventually, free_port, manifest, serving, text_of, token_of
+from tests.support.fake_runner import FakeRunner
+from tests.support.harness import DIMENSION, eventually, free_port, manifest, serving, text_of, token_of
 
 
 async def test_both_clients_get_the_same() -> None:

@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dragoman.service.cli import main
-from tests.fake_runner import FakeRunner
-from tests.harness import MAX_CHARACTERS, Running, free_port, serving, text_of, token_of
+from tests.support.fake_runner import FakeRunner
+from tests.support.harness import MAX_CHARACTERS, Running, free_port, serving, text_of, token_of
 
 
 async def dragoman(running: Running, *arguments: str, stdin: str | bytes = b"") -> Result:

@@ -6,13 +6,13 @@ import time
 import grpc
 import pytest
 
-from dragoman.service import transport
+from dragoman.service.rpc import transport
 from dragoman.service.settings import ServerSettings
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as rpc
-from tests.fake_runner import FakeRunner
-from tests.harness import eventually, serving
 from tests.integration.test_metrics import started
+from tests.support.fake_runner import FakeRunner
+from tests.support.harness import eventually, serving
 
 
 @pytest.mark.parametrize("size", [5000, 20_000])
@@ -52,7 +52,7 @@ async def test_calls_beyond_those_of_one_connection_wait_at_the_caller() -> None
 async def test_a_connection_may_be_pinged_that_often_without_calls(
     least_seconds: int, stays: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transport, "LEAST_PING_SECONDS", least_seconds)
+    monkeypatch.setattr(transport, "MIN_PING_SECONDS", least_seconds)
     options = [
         ("grpc.keepalive_time_ms", 1500),
         ("grpc.keepalive_permit_without_calls", 1),

@@ -10,12 +10,21 @@ import grpc
 import pytest
 from google.rpc import error_details_pb2, status_pb2
 
-from dragoman.service.client import OverloadedError, ServerError, TimedOutError
+from dragoman.client import OverloadedError, ServerError, TimedOutError
 from dragoman.service.settings import ServerSettings
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as rpc
-from tests.fake_runner import FakeRunner
-from tests.harness import MAX_CHARACTERS, PATIENCE_SECONDS, Running, eventually, manifest, serving, text_of, token_of
+from tests.support.fake_runner import FakeRunner
+from tests.support.harness import (
+    MAX_CHARACTERS,
+    PATIENCE_SECONDS,
+    Running,
+    eventually,
+    manifest,
+    serving,
+    text_of,
+    token_of,
+)
 
 SECRET = "zebra"
 
@@ -247,7 +256,7 @@ async def test_a_fault_of_our_own_is_internal_and_in_the_log(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with serving() as running, running.client() as client:
-        monkeypatch.setattr("dragoman.service.servicer.translate_response", lambda _: 1 / 0)
+        monkeypatch.setattr("dragoman.service.rpc.servicer.translate_response", lambda _: 1 / 0)
         with caplog.at_level(logging.ERROR), pytest.raises(ServerError) as caught:
             await client.translate(["kite"])
         assert handled(running, "INTERNAL") == 1

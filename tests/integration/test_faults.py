@@ -12,16 +12,18 @@ from typing import Any, TypeVar
 import grpc
 import pytest
 
-from dragoman.service.client import ClientError
+from dragoman.client import ClientError
+from dragoman.client.values import Pooling
 from dragoman.service.engine import scheduler
 from dragoman.service.engine.lane import Run
 from dragoman.service.engine.runner import MemoryRefusedError, RowInput
-from dragoman.service.engine.scheduler import Step
-from dragoman.service.pooling import pool
-from dragoman.service.results import Pooling
+from dragoman.service.engine.step import Step
 from dragoman.service.settings import ServerSettings
-from tests.fake_runner import FakeRunner
-from tests.harness import (
+from dragoman.service.translation.pooling import pool
+from tests.integration.test_hang import Clock
+from tests.integration.test_metrics import calls
+from tests.support.fake_runner import FakeRunner
+from tests.support.harness import (
     MAX_SOURCE_TOKENS,
     PATIENCE_SECONDS,
     Running,
@@ -32,8 +34,6 @@ from tests.harness import (
     token_of,
     tokenizer,
 )
-from tests.integration.test_hang import Clock
-from tests.integration.test_metrics import calls
 
 CALLERS = 32
 ROUNDS = 6

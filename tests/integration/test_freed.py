@@ -14,13 +14,13 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2
 
-from dragoman.service.engine.queue import FEW_DEADLINES
+from dragoman.service.engine.queue import MIN_STALE_DEADLINES
 from dragoman.service.settings import ServerSettings
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as rpc
-from tests.fake_runner import FakeRunner
-from tests.harness import Running, eventually, health, manifest, serving, text_of, token_of
 from tests.integration.test_overload import crowded
+from tests.support.fake_runner import FakeRunner
+from tests.support.harness import Running, eventually, health, manifest, serving, text_of, token_of
 
 ENDLESS, BROKEN = "kite", "boat"
 
@@ -60,7 +60,7 @@ async def cancelled(channel: Channel) -> None:
 
 
 CALLS: dict[str, tuple[grpc.StatusCode, Callable[[Channel], Awaitable[Any]]]] = {
-    "translated": (grpc.StatusCode.OK, translate("", *["bird"] * FEW_DEADLINES)),
+    "translated": (grpc.StatusCode.OK, translate("", *["bird"] * MIN_STALE_DEADLINES)),
     "embedded": (
         grpc.StatusCode.OK,
         lambda channel: rpc.TranslationServiceStub(channel).Embed(pb.EmbedRequest(texts=["bird"])),

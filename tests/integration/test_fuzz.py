@@ -6,10 +6,10 @@ from typing import Any
 import grpc
 import pytest
 
-from benchmarks.fuzz import barrage, rudeness, volley
-from benchmarks.hostile import KINDS, METHODS, REFLECTION, SERVICE, Shot, shot
-from tests.harness import PATIENCE_SECONDS, eventually, serving
+from benchmarks.reliability.fuzz import barrage, rudeness, volley
+from benchmarks.reliability.hostile import KINDS, METHODS, REFLECTION, SERVICE, Shot, shot
 from tests.integration.test_metrics import calls
+from tests.support.harness import PATIENCE_SECONDS, eventually, serving
 
 MESSAGES = 600
 

@@ -9,11 +9,11 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2
 
-from dragoman.service.client import AsyncClient, UnavailableError
+from dragoman.client import AsyncClient, UnavailableError
+from dragoman.service.loading.watchdog import LOOK_SECONDS
 from dragoman.service.settings import ServerSettings
-from dragoman.service.watchdog import LOOK_SECONDS
-from tests.fake_runner import FakeRunner
-from tests.harness import Running, eventually, fetch, health, serving
+from tests.support.fake_runner import FakeRunner
+from tests.support.harness import Running, eventually, fetch, health, serving
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING

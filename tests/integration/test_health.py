@@ -7,10 +7,10 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2
 
-from dragoman.service.client import UnavailableError
+from dragoman.client import UnavailableError
 from dragoman.service.server import Server
-from tests.fake_runner import FakeRunner
-from tests.harness import Running, eventually, health, loaded, loopback, manifest, serving, token_of
+from tests.support.fake_runner import FakeRunner
+from tests.support.harness import Running, eventually, health, loaded, loopback, manifest, serving, token_of
 
 SERVICE = "dragoman.v1.TranslationService"
 SERVING = health_pb2.HealthCheckResponse.SERVING

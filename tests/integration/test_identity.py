@@ -15,8 +15,7 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from prometheus_client import generate_latest
 
-from dragoman.service.cli import main
-from dragoman.service.client import (
+from dragoman.client import (
     AsyncClient,
     Client,
     ClientError,
@@ -25,14 +24,16 @@ from dragoman.service.client import (
     UnauthenticatedError,
     UnavailableError,
 )
-from dragoman.service.loading import StartupError
+from dragoman.service.cli import main
+from dragoman.service.errors import StartupError
 from dragoman.service.server import Server
 from dragoman.service.settings import ServerSettings
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as rpc
-from tests.certificates import Pair, make_pair
-from tests.fake_runner import FakeRunner
-from tests.harness import (
+from tests.integration.test_metrics import calls, started
+from tests.support.certificates import Pair, make_pair
+from tests.support.fake_runner import FakeRunner
+from tests.support.harness import (
     MAX_CHARACTERS,
     MAX_SOURCE_TOKENS,
     PATIENCE_SECONDS,
@@ -43,7 +44,6 @@ from tests.harness import (
     serving,
     token_of,
 )
-from tests.integration.test_metrics import calls, started
 
 TOKEN, OTHER = "a-token-of-the-tests", "another-token-of-them"
 

@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from dragoman.service.loading import StartupError
+from dragoman.service.errors import StartupError
 from dragoman.service.server import Server
 from dragoman.service.settings import ServerSettings
-from tests.fake_runner import FakeRunner
-from tests.harness import eventually, loaded, loopback, manifest, serving, text_of
+from tests.support.fake_runner import FakeRunner
+from tests.support.harness import eventually, loaded, loopback, manifest, serving, text_of
 
 LARGE = 2**40
 """A budget that bounds nothing."""

@@ -9,13 +9,23 @@ import grpc
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from dragoman.service.client import ClientError
-from dragoman.service.metrics import OBJECTIVES
+from dragoman.client import ClientError
 from dragoman.service.server import Server
 from dragoman.service.settings import ServerSettings
+from dragoman.service.telemetry.metrics import OBJECTIVES
 from dragoman.v1 import translation_pb2 as pb
-from tests.fake_runner import FakeRunner
-from tests.harness import MAX_CHARACTERS, Running, eventually, fetch, loaded, loopback, manifest, serving, token_of
+from tests.support.fake_runner import FakeRunner
+from tests.support.harness import (
+    MAX_CHARACTERS,
+    Running,
+    eventually,
+    fetch,
+    loaded,
+    loopback,
+    manifest,
+    serving,
+    token_of,
+)
 
 LABELS = {"grpc_type": "unary", "grpc_service": "dragoman.v1.TranslationService"}
 

@@ -5,9 +5,9 @@ import random
 
 import pytest
 
-from dragoman.service.client import AsyncClient, InvalidArgumentError, TranslateResult
-from tests.fake_runner import FakeRunner
-from tests.harness import MAX_CHARACTERS, eventually, serving
+from dragoman.client import AsyncClient, InvalidArgumentError, TranslateResult
+from tests.support.fake_runner import FakeRunner
+from tests.support.harness import MAX_CHARACTERS, eventually, serving
 
 CALLERS = 64
 ROUNDS = 20

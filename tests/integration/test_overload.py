@@ -10,15 +10,15 @@ from contextlib import asynccontextmanager
 import grpc
 import pytest
 
-from dragoman.service.client import AsyncClient, ClientError, OverloadedError
+from dragoman.client import AsyncClient, ClientError, OverloadedError
 from dragoman.service.engine.lane import ENGINE
 from dragoman.service.engine.runner import RowInput
-from dragoman.service.engine.scheduler import Step
-from dragoman.service.process import NICENESS
+from dragoman.service.engine.step import Step
 from dragoman.service.settings import ServerSettings
-from tests.fake_runner import FakeRunner
-from tests.harness import PATIENCE_SECONDS, Running, eventually, serving, text_of
+from dragoman.service.system.process import NICENESS
 from tests.integration.test_metrics import calls
+from tests.support.fake_runner import FakeRunner
+from tests.support.harness import PATIENCE_SECONDS, Running, eventually, serving, text_of
 
 
 def tokenized(running: Running) -> float:

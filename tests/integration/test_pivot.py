@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from dragoman.service.client import (
+from dragoman.client import (
     FinishReason,
     InvalidArgumentError,
     NotFoundError,
@@ -15,14 +15,14 @@ from dragoman.service.client import (
     TimedOutError,
     UnavailableError,
 )
-from dragoman.service.loading import StartupError
+from dragoman.service.errors import StartupError
 from dragoman.service.server import Server
 from dragoman.service.settings import ServerSettings
-from tests.fake_runner import FakeRunner
-from tests.harness import eventually, loopback, manifest, text_of, token_of
 from tests.integration.test_command_line import dragoman
 from tests.integration.test_health import SERVICE
 from tests.integration.test_several import Backwards, several
+from tests.support.fake_runner import FakeRunner
+from tests.support.harness import eventually, loopback, manifest, text_of, token_of
 
 FIRST = manifest(name="fr-en", source_languages=("fr",), target_languages=("en",))
 SHORT = manifest(name="fr-en", source_languages=("fr",), target_languages=("en",), max_output_tokens=10)

@@ -18,7 +18,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from dragoman.export.bundle import (
+from dragoman.bundle.manifest import (
     FORMAT_VERSION,
     MANIFEST_FILE,
     TOKENIZER_FOLDER,
@@ -26,8 +26,16 @@ from dragoman.export.bundle import (
     open_bundle,
     write_manifest,
 )
-from dragoman.service.client import AsyncClient, Client, UnavailableError
-from tests.harness import PATIENCE_SECONDS, empty_graph, eventually, manifest, text_of, write_bundle, write_tokenizer
+from dragoman.client import AsyncClient, Client, UnavailableError
+from tests.support.harness import (
+    PATIENCE_SECONDS,
+    empty_graph,
+    eventually,
+    manifest,
+    text_of,
+    write_bundle,
+    write_tokenizer,
+)
 
 BLOCKED = "import sys; sys.modules.update(dict.fromkeys({modules}));"
 

@@ -6,7 +6,7 @@ import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from tests.harness import serving
+from tests.support.harness import serving
 
 SERVICE = "dragoman.v1.TranslationService"
 

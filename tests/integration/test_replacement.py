@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.export.bundle import Bundle, open_bundle
-from dragoman.service.loading import LoadedModel, Loader, StartupError, find_bundles
-from dragoman.service.replacement import Replacer
+from dragoman.bundle.manifest import Bundle, open_bundle
+from dragoman.service.errors import StartupError
+from dragoman.service.loading.loader import LoadedModel, Loader, find_bundles
+from dragoman.service.loading.replacement import Replacer
 from dragoman.service.server import Server
 from dragoman.service.settings import ServerSettings
-from tests.fake_runner import FakeRunner
-from tests.harness import Running, eventually, loaded, loopback, manifest, write_bundle
+from tests.support.fake_runner import FakeRunner
+from tests.support.harness import Running, eventually, loaded, loopback, manifest, write_bundle
 
 WATCH_SECONDS = 0.02
 
@@ -32,7 +33,7 @@ def put_in_place(new: Path, folder: Path) -> None:
     new.rename(folder)
 
 
-class Watched:
+class WatchedFiles:
     """A server whose one bundle is watched, and everything that was loaded for it."""
 
     def __init__(self, folder: Path) -> None:
@@ -61,8 +62,8 @@ class Watched:
 
 
 @asynccontextmanager
-async def watched(folder: Path, watch_seconds: float = WATCH_SECONDS) -> AsyncIterator[Watched]:
-    what = Watched(folder)
+async def watched(folder: Path, watch_seconds: float = WATCH_SECONDS) -> AsyncIterator[WatchedFiles]:
+    what = WatchedFiles(folder)
     loader = Loader(ServerSettings(), what.load, what.verify)
     found = loader.find(folder)
     server = Server(loopback(), found.bundle.manifest)
@@ -160,22 +161,22 @@ async def test_one_that_changes_while_it_is_loaded_does_not_take_over(tmp_path: 
         await eventually(lambda: what.version == third)
 
 
-def spoil(folder: Path, what: Watched) -> str:
+def spoil(folder: Path, what: WatchedFiles) -> str:
     (folder / "weights.bin").write_text("spoiled")
     return "weights.bin: has 7 bytes, should have 111"
 
 
-def cut(folder: Path, what: Watched) -> str:
+def cut(folder: Path, what: WatchedFiles) -> str:
     (folder / "weights.bin").unlink()
     return "weights.bin: missing"
 
 
-def disprove(folder: Path, what: Watched) -> str:
+def disprove(folder: Path, what: WatchedFiles) -> str:
     what.fault = "the bundle failed its verification: golden answers: text 3 differs"
     return what.fault
 
 
-def rename(folder: Path, what: Watched) -> str:
+def rename(folder: Path, what: WatchedFiles) -> str:
     shutil.rmtree(folder)
     write(folder, "2", name="other")
     return "it is called other; another model needs another start"
@@ -183,7 +184,7 @@ def rename(folder: Path, what: Watched) -> str:
 
 @pytest.mark.parametrize("harm", [spoil, cut, disprove, rename])
 async def test_a_bad_one_is_refused_told_and_counted_once_and_the_old_one_stays(
-    tmp_path: Path, harm: Callable[[Path, Watched], str], caplog: pytest.LogCaptureFixture
+    tmp_path: Path, harm: Callable[[Path, WatchedFiles], str], caplog: pytest.LogCaptureFixture
 ) -> None:
     first = write(tmp_path / "served", "1")
     async with watched(tmp_path / "served") as what, what.running.client() as client:

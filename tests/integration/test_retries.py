@@ -5,11 +5,11 @@ import dataclasses
 
 import pytest
 
-from dragoman.service.client import AsyncClient, Client, OverloadedError, Retries
+from dragoman.client import AsyncClient, Client, OverloadedError, Retries
 from dragoman.service.server import Server
 from dragoman.service.settings import ServerSettings
-from tests.fake_runner import FakeRunner
-from tests.harness import PATIENCE_SECONDS, Running, eventually, free_port, loaded, loopback, manifest, serving
+from tests.support.fake_runner import FakeRunner
+from tests.support.harness import PATIENCE_SECONDS, Running, eventually, free_port, loaded, loopback, manifest, serving
 
 RESTARTS = 3
 CALLERS = 8

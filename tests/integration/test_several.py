@@ -11,15 +11,16 @@ from contextlib import asynccontextmanager
 import grpc
 import pytest
 
-from dragoman.export.bundle import Manifest
-from dragoman.service.client import InvalidArgumentError, NotFoundError, UnavailableError
+from dragoman.bundle.manifest import Manifest
+from dragoman.client import InvalidArgumentError, NotFoundError, UnavailableError
 from dragoman.service.engine.runner import RowInput
-from dragoman.service.engine.scheduler import Step
-from dragoman.service.loading import StartupError
+from dragoman.service.engine.step import Step
+from dragoman.service.errors import StartupError
 from dragoman.service.server import Server
 from dragoman.service.settings import ServerSettings
-from tests.fake_runner import END, FakeRunner
-from tests.harness import (
+from tests.integration.test_health import NOT_SERVING, SERVICE, SERVING, status
+from tests.support.fake_runner import END, FakeRunner
+from tests.support.harness import (
     PATIENCE_SECONDS,
     Running,
     encoder_manifest,
@@ -31,7 +32,6 @@ from tests.harness import (
     token_of,
     tokenizer,
 )
-from tests.integration.test_health import NOT_SERVING, SERVICE, SERVING, status
 
 FRENCH = manifest(name="en-fr", target_languages=("fr",))
 GERMAN = manifest(name="en-de", target_languages=("de",))

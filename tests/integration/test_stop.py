@@ -8,12 +8,12 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2
 
-from dragoman.service.client import AsyncClient, UnavailableError
-from dragoman.service.loading import StartupError
+from dragoman.client import AsyncClient, UnavailableError
+from dragoman.service.errors import StartupError
 from dragoman.service.server import Server
 from dragoman.service.settings import ServerSettings
-from tests.fake_runner import FakeRunner
-from tests.harness import Running, eventually, fetch, health, loaded, loopback, manifest, serving
+from tests.support.fake_runner import FakeRunner
+from tests.support.harness import Running, eventually, fetch, health, loaded, loopback, manifest, serving
 
 
 async def started(runner: FakeRunner) -> Running:

@@ -15,12 +15,12 @@ import pytest
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 from opentelemetry.proto.trace.v1 import trace_pb2
 
-from dragoman.service import traces
-from dragoman.service.client import AsyncClient, Client, ClientError
-from dragoman.service.loading import StartupError
+from dragoman.client import AsyncClient, Client, ClientError
+from dragoman.service.errors import StartupError
 from dragoman.service.settings import ServerSettings
-from dragoman.service.traces import INSTALL_TRACES, NoTraces, open_traces
-from tests.harness import PATIENCE_SECONDS, Running, free_port, serving
+from dragoman.service.telemetry import traces
+from dragoman.service.telemetry.traces import INSTALL_TRACES, NoTraces, open_traces
+from tests.support.harness import PATIENCE_SECONDS, Running, free_port, serving
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 TOKEN = "a-token-of-the-tests"
@@ -155,9 +155,9 @@ def test_there_are_no_traces_unless_an_endpoint_is_set() -> None:
 
 def test_what_is_missing_is_told_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [*sys.modules]:
-        if name.startswith(("opentelemetry", "dragoman.service.call_spans")):
+        if name.startswith(("opentelemetry", "dragoman.service.telemetry.call_spans")):
             monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delattr("dragoman.service.call_spans", raising=False)
+    monkeypatch.delattr("dragoman.service.telemetry.call_spans", raising=False)
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
     with pytest.raises(StartupError) as caught:
         open_traces(ServerSettings(traces_endpoint="http://127.0.0.1:1"))

@@ -5,10 +5,10 @@ import random
 
 import pytest
 
-from dragoman.service.client import AsyncClient, ClientError, FinishReason, InvalidArgumentError, TranslateResult
+from dragoman.client import AsyncClient, ClientError, FinishReason, InvalidArgumentError, TranslateResult
 from dragoman.service.settings import ServerSettings
-from tests.fake_runner import FakeRunner
-from tests.harness import (
+from tests.support.fake_runner import FakeRunner
+from tests.support.harness import (
     MAX_CHARACTERS,
     MAX_SOURCE_TOKENS,
     eventually,

@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from dragoman.export.bundle import Bundle
+from dragoman.bundle.manifest import Bundle
+from dragoman.bundle.verify import GraphDecoder
 from dragoman.export.exporter import ExportOptions, export_checkpoint
-from dragoman.export.onnx_files import write_graphs
-from dragoman.export.verify import GraphDecoder
+from dragoman.export.graph_writer import write_graphs
 from dragoman.model.checkpoint import Checkpoint
 from tests.parity.exports import decoder_with_logits
-from tests.tiny import clear_cut, random_model, sentences, tiny_checkpoint
+from tests.support.tiny import clear_cut, random_model, sentences, tiny_checkpoint
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -4,10 +4,10 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from dragoman.export.bundle import WEIGHTS_FILE, Bundle
-from dragoman.export.graphs import DECODER_FILE, ENCODER_FILE
-from dragoman.export.onnx_files import show_logits
-from dragoman.export.verify import GraphDecoder
+from dragoman.bundle.graphs import DECODER_FILE, ENCODER_FILE
+from dragoman.bundle.manifest import WEIGHTS_FILE, Bundle
+from dragoman.bundle.verify import GraphDecoder
+from dragoman.export.graph_writer import show_logits
 
 
 def copy_graphs(source: Path, folder: Path) -> None:

@@ -9,16 +9,18 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from benchmarks import exactness, overhead, soak
-from benchmarks.contenders import ROWS, Dragoman, Key, Opener, prepare_ours, prepare_peers
-from benchmarks.models import Measured
-from benchmarks.reference import check, reference
-from benchmarks.steps import STEPS, random_sources
-from dragoman.export.bundle import Bundle
+from benchmarks.measured_models import Measured
+from benchmarks.quality import exactness
+from benchmarks.reliability import soak
+from benchmarks.speed import overhead
+from benchmarks.speed.contenders import ROWS, Dragoman, Key, Opener, prepare_ours, prepare_peers
+from benchmarks.speed.reference import check, reference
+from benchmarks.speed.steps import STEPS, random_sources
+from dragoman.bundle.manifest import Bundle
 from dragoman.model.checkpoint import Checkpoint
 from dragoman.service.cli import main as dragoman
 from dragoman.service.engine.offline import Offline
-from tests.tiny import random_model, sentences, tiny_rules
+from tests.support.tiny import random_model, sentences, tiny_rules
 
 
 @pytest.fixture(scope="module")
@@ -102,8 +104,8 @@ def test_the_engines_steps_are_seen_by_whoever_measures_python(
 
 def test_a_soak_tells_the_memory_of_each_quarter(bundle: Bundle, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(soak, "SETTLE_SECONDS", 0)
-    monkeypatch.setattr(soak, "MOST_GROWTH", 10.0)  # so few requests only warm the server up
-    monkeypatch.setattr(soak, "MOST_IDLE_SHARE", 10.0)
+    monkeypatch.setattr(soak, "MAX_GROWTH", 10.0)  # so few requests only warm the server up
+    monkeypatch.setattr(soak, "MAX_IDLE_SHARE", 10.0)
     arguments = [str(bundle.folder), "--requests", "40", "--clients", "4", "--idle-seconds", "0.1"]
     result = CliRunner().invoke(soak.main, [*arguments, "--data", str(data)])
     assert result.exit_code == 0, result.output

@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dragoman.export.bundle import Bundle
-from dragoman.export.verify import Decoded, GraphDecoder, decode_alone
+from dragoman.bundle.manifest import Bundle
+from dragoman.bundle.verify import Decoded, GraphDecoder, decode_alone
 from dragoman.service.engine.engine import Engine
 from dragoman.service.engine.offline import Silent
 from dragoman.service.engine.ort_runner import OrtRunner
 from dragoman.service.engine.providers import ProviderError
 from dragoman.service.engine.repetition import Repetition
 from dragoman.service.engine.runner import RowInput
-from dragoman.service.engine.scheduler import Limits
+from dragoman.service.engine.scheduler import BatchLimits
 from dragoman.service.engine.sequence import Finish
 from dragoman.service.engine.sequence import Sequence as Text
 
@@ -40,7 +40,7 @@ def runner_of(bundle: Bundle, rows: int, threads: int = 1) -> OrtRunner:
 
 def start(bundle: Bundle, runner: OrtRunner, rows: int, repetition: Repetition | None = None, lanes: int = 1) -> Engine:
     rules = bundle.manifest.decoding
-    limits = Limits(rows, 10**6, 256, 10**4, 10**7, repetition=repetition)
+    limits = BatchLimits(rows, 10**6, 256, 10**4, 10**7, repetition=repetition)
     runners = [runner, *(runner.another() for _ in range(lanes - 1))]
     engine = Engine(runners, limits, rules.end_ids, Silent())
     engine.start()
@@ -228,7 +228,7 @@ def test_nan_in_unused_cells_spoils_nobody(bundle: Bundle, decoder: GraphDecoder
 SHORT_OF_MEMORY = """
 import resource, sys
 from pathlib import Path
-from dragoman.export.bundle import open_bundle
+from dragoman.bundle.manifest import open_bundle
 from dragoman.service.engine.ort_runner import OrtRunner
 from dragoman.service.engine.runner import MemoryRefusedError, RowInput
 

@@ -12,20 +12,21 @@ import onnx
 import pytest
 import torch
 
-from dragoman.export import exporter, verify
-from dragoman.export.bundle import GOLDEN_FILE, Bundle, open_bundle
+from dragoman.bundle import verify
+from dragoman.bundle.graphs import DECODER_FILE, ENCODER_FILE
+from dragoman.bundle.manifest import GOLDEN_FILE, Bundle, open_bundle
+from dragoman.bundle.precision import TOLERANCES
+from dragoman.bundle.runtime import onnxruntime
+from dragoman.bundle.verify import GraphDecoder, Ids, VerificationError, verify_bundle
+from dragoman.export import exporter
 from dragoman.export.exporter import ExportOptions, export_checkpoint
-from dragoman.export.graphs import DECODER_FILE, ENCODER_FILE
-from dragoman.export.onnx_files import WeightsFile, dimensions_of, show_logits, write_graphs
-from dragoman.export.precision import TOLERANCES
+from dragoman.export.graph_writer import WeightsFile, dimensions_of, show_logits, write_graphs
 from dragoman.export.proof import check_cached, check_names_and_axes, check_tokens, translate_sample
-from dragoman.export.runtime import onnxruntime
-from dragoman.export.verify import GraphDecoder, Ids, VerificationError, verify_bundle
 from dragoman.model.checkpoint import Checkpoint, load_checkpoint, own_weights
 from dragoman.model.greedy import greedy, pad
 from dragoman.model.transformer import Transformer
 from tests.parity.exports import copier, copy_graphs
-from tests.tiny import GATED, LARGE, PAPER, TINY, clear_cut, random_model, sentences, tiny_rules
+from tests.support.tiny import GATED, LARGE, PAPER, TINY, clear_cut, random_model, sentences, tiny_rules
 
 VARIANTS = {
     "post-norm": PAPER,

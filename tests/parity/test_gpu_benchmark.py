@@ -1,4 +1,4 @@
-"""`benchmarks/gpu.sh` and what it runs: all but the GPU itself."""
+"""`benchmarks/speed/gpu.sh` and what it runs: all but the GPU itself."""
 
 import json
 import subprocess
@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from benchmarks import gpu
-from benchmarks.contenders import Key
-from benchmarks.models import Measured
-from tests.tiny import random_model, tiny_rules
+from benchmarks.measured_models import Measured
+from benchmarks.speed import gpu
+from benchmarks.speed.contenders import Key
+from tests.support.tiny import random_model, tiny_rules
 
-SCRIPT = Path("benchmarks/gpu.sh")
+SCRIPT = Path("benchmarks/speed/gpu.sh")
 
 SMALL = ("--batch", "1", "--batch", "3", "--steps", "4", "--rounds", "2", "--texts", "5")
 
@@ -87,4 +87,4 @@ def test_the_script_ends_with_the_reason_too_before_it_installs_anything(tmp_pat
 def test_the_script_wants_a_folder_of_wheels(tmp_path: Path) -> None:
     run = subprocess.run([SCRIPT, tmp_path / "none"], capture_output=True, text=True)
     assert run.returncode == 2
-    assert run.stderr.startswith("usage: benchmarks/gpu.sh WHEELS")
+    assert run.stderr.startswith("usage: benchmarks/speed/gpu.sh WHEELS")

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from dragoman.bundle.rules import DecodingRules
 from dragoman.model.checkpoint import Checkpoint
-from dragoman.model.config import DecodingRules
 from dragoman.model.greedy import Output, greedy, pad
-from tests.tiny import PAPER, TINY, clear_cut, random_model, sentences, tiny_checkpoint, tiny_rules
+from tests.support.tiny import PAPER, TINY, clear_cut, random_model, sentences, tiny_checkpoint, tiny_rules
 
 
 @pytest.fixture(scope="module", params=[TINY, PAPER], ids=["pre", "post"])

@@ -10,19 +10,19 @@ import pytest
 import torch
 from torch import nn
 
-from dragoman.export.bundle import PRODUCT_FILE, WEIGHTS_FILE, Bundle
+from dragoman.bundle.graphs import DECODER_FILE
+from dragoman.bundle.manifest import PRODUCT_FILE, WEIGHTS_FILE, Bundle
+from dragoman.bundle.precision import LOSSES
+from dragoman.bundle.verify import GraphDecoder, VerificationError, check_product, decode_alone, verify_bundle
 from dragoman.export.exporter import ExportOptions, export_checkpoint
-from dragoman.export.graphs import DECODER_FILE
+from dragoman.export.graph_writer import write_graphs, write_product
 from dragoman.export.int8 import Int8Linear, multiply, quantize, quantize_rows
-from dragoman.export.onnx_files import write_graphs, write_product
-from dragoman.export.precision import LOSSES
 from dragoman.export.proof import check_loss, translate_sample
-from dragoman.export.verify import GraphDecoder, VerificationError, check_product, decode_alone, verify_bundle
 from dragoman.model.checkpoint import Checkpoint, own_weights
 from dragoman.model.greedy import pad
 from dragoman.model.transformer import Transformer
 from tests.parity.exports import decoder_with_logits
-from tests.tiny import LARGE, TINY, clear_cut, random_model, sentences, tiny_rules
+from tests.support.tiny import LARGE, TINY, clear_cut, random_model, sentences, tiny_rules
 
 
 @pytest.fixture(scope="module")

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 import torch
 
-from dragoman.export.bundle import Bundle, Manifest
-from dragoman.export.onnx_files import dimensions_of, write_graphs
-from dragoman.export.verify import GraphDecoder, decode_alone
+from dragoman.bundle.manifest import Bundle, Manifest
+from dragoman.bundle.verify import GraphDecoder, decode_alone
+from dragoman.export.graph_writer import dimensions_of, write_graphs
 from dragoman.model.checkpoint import Checkpoint
 from dragoman.service.engine.ort_runner import OrtRunner
 from dragoman.service.engine.runner import RowInput
 from dragoman.service.engine.sequence import Finish
 from tests.parity.test_engine import Source, run, runner_of, sources, start
-from tests.tiny import TINY, random_model, tiny_rules
+from tests.support.tiny import TINY, random_model, tiny_rules
 
 OVERFLOWING = 7
 """A word whose states, and so whose logits, are no numbers."""

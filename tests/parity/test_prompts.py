@@ -5,15 +5,15 @@ import dataclasses
 import pytest
 import torch
 
-from dragoman.export.bundle import Bundle
-from dragoman.export.verify import GraphDecoder, decode_alone
+from dragoman.bundle.manifest import Bundle
+from dragoman.bundle.rules import DecodingRules
+from dragoman.bundle.verify import GraphDecoder, decode_alone
 from dragoman.model.checkpoint import Checkpoint
-from dragoman.model.config import DecodingRules
 from dragoman.model.greedy import Output, greedy
 from dragoman.service.engine.offline import Offline
 from dragoman.service.engine.ort_runner import OrtRunner
 from dragoman.service.engine.sequence import Finish
-from tests.tiny import sentences
+from tests.support.tiny import sentences
 
 LIMIT = 9
 

@@ -6,19 +6,19 @@ import sys
 
 import pytest
 
-from dragoman.export.bundle import Bundle
+from dragoman.bundle.manifest import Bundle
 
 LOAD = """
 import os, sys
 from pathlib import Path
 
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-from dragoman.export.runtime import onnxruntime
+from dragoman.bundle.runtime import onnxruntime
 
 # The runtime has a thread that does not compute as soon as it is there.
 before = len(os.listdir("/proc/self/task"))
-from dragoman.export.bundle import open_bundle
-from dragoman.service.loading import load_model
+from dragoman.bundle.manifest import open_bundle
+from dragoman.service.loading.loader import load_model
 from dragoman.service.settings import ServerSettings
 
 lanes, per_lane = map(int, sys.argv[2:])

@@ -24,7 +24,7 @@ from dragoman.model.training.evaluation import translate_all
 from dragoman.model.training.schedule import Schedule
 from dragoman.model.training.trainer import STATE_FILE, Trainer, TrainingError, TrainingPlan
 from dragoman.model.transformer import Transformer
-from tests.tiny import PIECES, TINY, WORDS, tiny_rules, tiny_tokenizer
+from tests.support.tiny import PIECES, TINY, WORDS, tiny_rules, tiny_tokenizer
 
 STEPS = 20
 USUAL = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}

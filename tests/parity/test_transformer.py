@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dragoman.export.modules import DistanceBias
+from dragoman.export.graph_modules import DistanceBias
 from dragoman.model.config import Activation, NormOrder, PositionKind, TransformerConfig
 from dragoman.model.transformer import MultiHeadAttention, RelativeBias, Transformer, lengths_to_visible, sinusoid_table
-from tests.tiny import GATED, PAPER, TINY, random_model
+from tests.support.tiny import GATED, PAPER, TINY, random_model
 
 SOURCE_LENGTHS = torch.tensor([9, 1, 4, 6])
 TARGET_LENGTHS = torch.tensor([3, 7, 1, 5])

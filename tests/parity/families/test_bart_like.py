@@ -10,8 +10,8 @@ import torch
 from dragoman.model.checkpoint import Checkpoint
 from dragoman.model.greedy import greedy
 from dragoman.model.importing import family_of, load_any
-from tests.hugging_face import BART_LIKE, POSITIONS, generate, make, prompted
-from tests.tiny import sentences
+from tests.support.hugging_face import BART_LIKE, POSITIONS, generate, make, prompted
+from tests.support.tiny import sentences
 
 WIDTHS = (1, 7, 19, POSITIONS)
 TEXTS = 16

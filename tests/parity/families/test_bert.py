@@ -15,20 +15,20 @@ from click.testing import CliRunner
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 
-from dragoman.export.bundle import GOLDEN_FILE, Bundle, open_bundle
+from dragoman.bundle.graphs import DECODER_FILE
+from dragoman.bundle.manifest import GOLDEN_FILE, Bundle, open_bundle
+from dragoman.bundle.rules import EmbeddingRules
+from dragoman.bundle.verify import VerificationError, verify_bundle
+from dragoman.client.values import Pooling
 from dragoman.export.exporter import ExportOptions, export_checkpoint
-from dragoman.export.graphs import DECODER_FILE
-from dragoman.export.verify import VerificationError, verify_bundle
 from dragoman.model.checkpoint import Checkpoint
-from dragoman.model.config import EmbeddingRules
 from dragoman.model.importing import family_of, load_any
 from dragoman.service.cli import main
 from dragoman.service.engine.ort_runner import OrtRunner
-from dragoman.service.loading import load_model
-from dragoman.service.results import Pooling
+from dragoman.service.loading.loader import load_model
 from dragoman.service.settings import ServerSettings
-from tests.hugging_face_tokenizers import bert, roberta
-from tests.tiny import sentences
+from tests.support.hugging_face_tokenizers import bert, roberta
+from tests.support.tiny import sentences
 
 SHAPE: Mapping[str, Any] = {
     "hidden_size": 32,

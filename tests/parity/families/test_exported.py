@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.families import open_graphs
-from dragoman.export.verify import GraphDecoder
+from benchmarks.quality.families import open_graphs
+from dragoman.bundle.verify import GraphDecoder
 from dragoman.model.checkpoint import Checkpoint
 from dragoman.model.greedy import pad
 from dragoman.model.importing import load_any
-from tests.hugging_face import BART_LIKE, generate, make, prompted
-from tests.tiny import sentences
+from tests.support.hugging_face import BART_LIKE, generate, make, prompted
+from tests.support.tiny import sentences
 
 STEPS = 40
 

@@ -15,15 +15,15 @@ import transformers
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from dragoman.export.bundle import Bundle
-from dragoman.export.onnx_files import dimensions_of, show_logits, write_graphs
-from dragoman.export.verify import GraphDecoder
+from dragoman.bundle.manifest import Bundle
+from dragoman.bundle.verify import GraphDecoder
+from dragoman.export.graph_writer import dimensions_of, show_logits, write_graphs
 from dragoman.model.checkpoint import Checkpoint
 from dragoman.model.greedy import greedy, pad
 from dragoman.model.importing import family_of, load_any
-from tests.harness import manifest
-from tests.hugging_face_t5 import KINDS, UNTIED, make_t5
-from tests.tiny import sentences
+from tests.support.harness import manifest
+from tests.support.hugging_face_t5 import KINDS, UNTIED, make_t5
+from tests.support.tiny import sentences
 
 
 @dataclass(frozen=True)

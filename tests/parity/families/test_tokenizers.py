@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from dragoman.model.tokenizers import Tokenizer, open_tokenizer
-from dragoman.model.tokenizers.importing import import_tokenizer
-from tests.hugging_face_tokenizers import TEXTS, TOKENIZERS
+from dragoman.bundle.tokenizers import Tokenizer, open_tokenizer
+from dragoman.model.importing.tokenizers import import_tokenizer
+from tests.support.hugging_face_tokenizers import TEXTS, TOKENIZERS
 
 NASTY = [
     "a",

@@ -1,0 +1,78 @@
+"""The two models that are measured: one of OPUS-MT's shape with random weights, and the shipped one."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from dragoman.bundle.manifest import Bundle, Manifest
+from dragoman.bundle.precision import Precision
+from dragoman.bundle.rules import DecodingRules
+from dragoman.bundle.tokenizers import Tokenizer
+from dragoman.export.exporter import REDUCED
+from dragoman.export.graph_writer import dimensions_of, write_graphs, write_product
+from dragoman.model.checkpoint import load_checkpoint
+from dragoman.model.config import TransformerConfig
+from dragoman.model.transformer import Transformer
+
+OPUS_SHAPE = TransformerConfig(58_101, 58_101, max_positions=512)
+"""6+6 layers, d_model 512, d_ff 2048, 8 heads, post-norm, one tied embedding."""
+
+SHIPPED = Path("model/pretrained/en-fr")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A model, and how it is decoded."""
+
+    name: str
+    model: Transformer
+    rules: DecodingRules
+    """With the model's own ends."""
+    tokenizer: Tokenizer | None
+    """None where the weights are random, and no text can be read."""
+
+    @property
+    def endless(self) -> DecodingRules:
+        """The rules with the end tokens suppressed, so that every output is as long as it may be."""
+        return replace(self.rules, suppressed_ids=(*self.rules.suppressed_ids, *self.rules.end_ids))
+
+
+def opus_shape() -> Measured:
+    """OPUS-MT's shape with random weights; the same at each call."""
+    torch.manual_seed(1)
+    rules = DecodingRules(start_id=0, end_ids=(1,), pad_id=0)
+    return Measured("opus-shape", Transformer(OPUS_SHAPE).eval(), rules, tokenizer=None)
+
+
+def shipped() -> Measured:
+    """The checkpoint that comes with Dragoman."""
+    checkpoint = load_checkpoint(SHIPPED)
+    return Measured("en-fr", checkpoint.model, checkpoint.config.decoding, checkpoint.tokenizer)
+
+
+MODELS: Mapping[str, Callable[[], Measured]] = {"opus-shape": opus_shape, "en-fr": shipped}
+
+
+def write_bundle(folder: Path, model: Transformer, rules: DecodingRules, precision: Precision) -> Bundle:
+    """Export without proof, for measurements alone: what is written is no whole bundle, but the engine runs it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    reduced = REDUCED[precision](model) if precision in REDUCED else model
+    write_graphs(folder, reduced, rules, precision=precision)
+    if precision == "int8":
+        write_product(folder)
+    manifest = Manifest(
+        format_version=1,
+        name=folder.name,
+        version="0" * 12,
+        family="transformer",
+        source_languages=("en",),
+        target_languages=("fr",),
+        precision=precision,
+        dimensions=dimensions_of(model.config),
+        decoding=rules,
+        max_source_characters=10_000,
+        files=(),
+    )
+    return Bundle(folder, manifest)

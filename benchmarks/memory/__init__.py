@@ -1,0 +1,1 @@
+"""Memory by part, and beside CTranslate2."""

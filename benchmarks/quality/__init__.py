@@ -1,0 +1,1 @@
+"""Exactness, BLEU, and equality with transformers."""

@@ -1,0 +1,1 @@
+"""Behaviour under overload, faults, hostile input and long runs."""

@@ -1,0 +1,151 @@
+"""Who takes part: the engine, and the peers that are given the same weights.
+
+A peer is looked for when it is asked for, so that one that is not installed can be left out, by name.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+import click
+
+from benchmarks.bundle_engine import in_order_of_length
+from benchmarks.measured_models import write_bundle
+from dragoman.bundle.manifest import Bundle
+from dragoman.bundle.precision import Precision
+from dragoman.bundle.rules import DecodingRules
+from dragoman.model.transformer import Transformer
+from dragoman.service.engine.offline import Offline
+from dragoman.service.engine.ort_runner import OrtRunner
+
+PRECISIONS: tuple[Precision, ...] = ("float32", "int8")
+
+ROWS = 32
+"""The largest batch of every contender."""
+
+OURS = "dragoman"
+
+Key = tuple[str, Precision]
+"""A contender: who, and in which precision."""
+
+
+class Contender(Protocol):
+    """Whatever can decode greedily."""
+
+    def steps(self, sources: Sequence[Sequence[int]], steps: int) -> list[list[int]]:
+        """Exactly `steps` tokens for each source, in one batch, the end token suppressed."""
+
+    def outputs(self, sources: Sequence[Sequence[int]], longest: int) -> list[list[int]]:
+        """Each source's output up to its end token, or `longest` tokens; sorted by length, 32 at a time."""
+
+
+@dataclass(frozen=True)
+class Race:
+    """What is held against what."""
+
+    precision: Precision
+    peer: str
+    peer_precision: Precision
+
+    @property
+    def ours(self) -> Key:
+        """Our contender."""
+        return OURS, self.precision
+
+    @property
+    def theirs(self) -> Key:
+        """The peer's contender."""
+        return self.peer, self.peer_precision
+
+
+RACES = (
+    Race("float32", "ctranslate2", "float32"),
+    Race("float32", "transformers", "float32"),
+    Race("float32", "optimum", "float32"),
+    Race("int8", "ctranslate2", "int8"),
+    # It has no int8 on the CPU: this is what whoever comes from it gains.
+    Race("int8", "transformers", "float32"),
+)
+
+Opener = Callable[[int], Contender]
+"""Makes a contender of a number of threads."""
+
+
+class Dragoman:
+    """The serving engine, driven from here. See `Contender`.
+
+    Its bundle says whether the end token is suppressed.
+    """
+
+    def __init__(self, bundle: Bundle, threads: int, provider: str = "cpu", rows: int = ROWS) -> None:
+        self._runner = OrtRunner(bundle, provider=provider, threads=threads, max_rows=rows)
+        self._rows = rows
+        self._rules = bundle.manifest.decoding
+
+    def steps(self, sources: Sequence[Sequence[int]], steps: int) -> list[list[int]]:
+        """See `Contender`."""
+        with self._engine() as engine:
+            return [sequence.tokens for sequence in engine.run(sources, [steps] * len(sources))]
+
+    def outputs(self, sources: Sequence[Sequence[int]], longest: int) -> list[list[int]]:
+        """See `Contender`."""
+        with self._engine() as engine:
+            return in_order_of_length(engine, sources, [longest] * len(sources))
+
+    def _engine(self) -> Offline:
+        """Made anew each time, which takes no time, so that no thread outlives its race."""
+        return Offline([self._runner], self._rules, self._rows, scored=False)
+
+
+def prepare_ours(folder: Path, model: Transformer, rules: DecodingRules) -> dict[Key, Opener]:
+    """Export the model in each precision into `folder`."""
+    return {
+        (OURS, precision): partial(Dragoman, write_bundle(folder / precision, model, rules, precision))
+        for precision in PRECISIONS
+    }
+
+
+def prepare_peers(names: Sequence[str], folder: Path, model: Transformer, rules: DecodingRules) -> dict[Key, Opener]:
+    """Write the model as each peer reads it; one whose library is not installed is left out, and named on stderr."""
+    found: dict[Key, Opener] = {}
+    for name in names:
+        try:
+            found.update(_PREPARE[name](folder / name, model, rules))
+        except ModuleNotFoundError as error:
+            click.echo(f"{name} is left out: {error}", err=True)
+    return found
+
+
+def races_of(peers: Mapping[Key, Opener]) -> Iterator[Race]:
+    """Those that can be run with the peers that are there."""
+    return (race for race in RACES if race.theirs in peers)
+
+
+def _prepare_ctranslate2(folder: Path, model: Transformer, rules: DecodingRules) -> dict[Key, Opener]:
+    from benchmarks.speed.ctranslate import CTranslate2, convert
+
+    convert(model, rules, folder)
+    return {("ctranslate2", each): partial(CTranslate2, folder, rules, each) for each in PRECISIONS}
+
+
+def _prepare_transformers(_folder: Path, model: Transformer, rules: DecodingRules) -> dict[Key, Opener]:
+    from benchmarks.speed.hugging_face import open_transformers, rebuild
+
+    theirs = rebuild(model, rules)
+    return {("transformers", "float32"): partial(open_transformers, theirs, rules)}
+
+
+def _prepare_optimum(folder: Path, model: Transformer, rules: DecodingRules) -> dict[Key, Opener]:
+    from benchmarks.speed.hugging_face import export_optimum, open_optimum, rebuild
+
+    export_optimum(rebuild(model, rules), folder)
+    return {("optimum", "float32"): partial(open_optimum, folder, rules)}
+
+
+_PREPARE: Mapping[str, Callable[[Path, Transformer, DecodingRules], dict[Key, Opener]]] = {
+    "ctranslate2": _prepare_ctranslate2,
+    "transformers": _prepare_transformers,
+    "optimum": _prepare_optimum,
+}

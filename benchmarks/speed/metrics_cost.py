@@ -1,0 +1,110 @@
+"""What metrics cost.
+
+    python -m benchmarks.speed.metrics_cost BUNDLE
+
+The engine decodes the same sentences with the observer that counts, and with one that looks away, in turns. On a busy
+machine the difference drowns in the noise; so the processor time that the counting itself takes is measured too, less
+what measuring takes, as a share of all that the process takes. Ends with status 1 where that is more than 1 %.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ParamSpec
+
+import click
+from prometheus_client import CollectorRegistry
+
+from benchmarks.speed.sentences import DATA
+from benchmarks.timing import MIN_ROUNDS, Speed, speed, take_turns
+from dragoman.bundle.manifest import TOKENIZER_FOLDER, open_bundle
+from dragoman.bundle.tokenizers import open_tokenizer
+from dragoman.model.training.corpus import read_pairs
+from dragoman.service.engine.lane import Cause, Observer, Run
+from dragoman.service.engine.offline import Offline, Silent
+from dragoman.service.engine.ort_runner import OrtRunner
+from dragoman.service.engine.sequence import Sequence as EngineSequence
+from dragoman.service.telemetry.metrics import Metrics, ModelMetrics
+
+MAX_SHARE = 0.01
+"""Of the processor time, for counting."""
+
+P = ParamSpec("P")
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What counting takes."""
+
+    share: float
+    """Of the processor time, by the median."""
+    counting: Speed
+    silent: Speed
+    """In tokens."""
+
+
+class Timed:
+    """An observer that notes the processor time that another takes."""
+
+    def __init__(self, inner: Observer) -> None:
+        self.seconds = 0.0
+        self.encoded = self._timed(inner.encoded)
+        self.stepped = self._timed(inner.stepped)
+        self.failed: Callable[[Run, Cause], None] = self._timed(inner.failed)
+        self.wasted = self._timed(inner.wasted)
+        self.finished: Callable[[EngineSequence], None] = self._timed(inner.finished)
+
+    def _timed(self, call: Callable[P, None]) -> Callable[P, None]:
+        def timed(*args: P.args, **kwargs: P.kwargs) -> None:
+            started = time.thread_time()
+            call(*args, **kwargs)
+            self.seconds += time.thread_time() - started
+
+        return timed
+
+
+def measure(bundle_folder: Path, texts: Sequence[str], rows: int, rounds: int) -> Cost:
+    """Decode `texts` with metrics and without, in turns, on one thread."""
+    bundle = open_bundle(bundle_folder)
+    tokenizer = open_tokenizer(bundle.path(TOKENIZER_FOLDER))
+    sources = [tokenizer.encode(text) for text in texts]
+    runner = OrtRunner(bundle, provider="cpu", threads=1, max_rows=rows)
+    counting = ModelMetrics(Metrics(CollectorRegistry()), bundle.manifest.name, bundle.manifest.target_languages)
+
+    def decode(observer: Observer) -> int:
+        with Offline([runner], bundle.manifest.decoding, rows, observer=observer) as engine:
+            return sum(len(sequence.tokens) for sequence in engine.run(sources))
+
+    def share(observer: Observer) -> float:
+        timed, before = Timed(observer), time.process_time()
+        decode(timed)
+        return timed.seconds / (time.process_time() - before)
+
+    tokens = decode(Silent())
+    seconds = take_turns({"counting": lambda: decode(counting), "silent": lambda: decode(Silent())}, rounds)
+    shares = [share(counting) - share(Silent()) for _ in range(rounds)]
+    return Cost(statistics.median(shares), speed(seconds["counting"], tokens), speed(seconds["silent"], tokens))
+
+
+@click.command()
+@click.argument("bundle", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--texts", type=click.IntRange(1), default=1000, show_default=True)
+@click.option("--rows", type=click.IntRange(1), default=32, show_default=True)
+@click.option("--rounds", type=click.IntRange(1), default=MIN_ROUNDS, show_default=True)
+@click.option("--data", type=click.Path(exists=True, dir_okay=False, path_type=Path), default=DATA, show_default=True)
+def main(bundle: Path, texts: int, rows: int, rounds: int, data: Path) -> None:
+    """Measure what the metrics of an engine of BUNDLE cost. About a minute with the shipped model in int8."""
+    sentences = [pair.source for pair in read_pairs(data)][:texts]
+    cost = measure(bundle, sentences, rows, rounds)
+    click.echo(
+        f"counting takes {cost.share:.2%} of the processor time; {cost.counting.per_second:.0f} tokens/s with metrics "
+        f"(spread {cost.counting.spread:.0%}), {cost.silent.per_second:.0f} without ({cost.silent.spread:.0%})"
+    )
+    if cost.share > MAX_SHARE:
+        raise click.ClickException(f"counting may take {MAX_SHARE:.0%}")
+
+
+if __name__ == "__main__":
+    main()

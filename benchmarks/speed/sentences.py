@@ -1,0 +1,108 @@
+"""Sentences a second beside the peers, with real stops: the shipped model on the test sentences.
+
+    make bench
+
+From token ids to token ids, so that no tokenizer counts. All are greedy, with at most 32 sentences at a time, and sort
+them by length: the engine takes in the next sentence as soon as one has ended, the peers fill batches. Tokens are
+checked first: in float32, each contender's must be the reference decoder's, up to a row's first step that noise may
+decide.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+import click
+
+from benchmarks.measured_models import Measured, shipped
+from benchmarks.options import comparison_options, finish
+from benchmarks.speed.contenders import prepare_ours, prepare_peers, races_of
+from benchmarks.speed.reference import alike, check_all, reference
+from benchmarks.timing import ratio, speed, take_turns
+from dragoman.bundle.precision import Precision
+from dragoman.model.training.corpus import read_pairs
+
+DATA = Path("benchmarks/data/tatoeba.tsv")
+
+
+@dataclass(frozen=True)
+class Sentences:
+    """One race, as the section "sentences" holds it."""
+
+    model: str
+    precision: Precision
+    threads: int
+    peer: str
+    peer_precision: Precision
+    sentences: int
+    sentences_per_second: float
+    spread: float
+    peer_sentences_per_second: float
+    peer_spread: float
+    ratio: float
+    equal_rows: int
+    """Sentences whose tokens both give alike."""
+
+
+@click.command()
+@click.option("--data", type=click.Path(exists=True, dir_okay=False, path_type=Path), default=DATA, show_default=True)
+@click.option("--sentences", type=click.IntRange(1), default=1000, show_default=True, help="How many of the file.")
+@comparison_options
+def main(
+    data: Path,
+    sentences: int,
+    peers: Sequence[str],
+    threads: Sequence[int],
+    rounds: int,
+    work: Path,
+    output: Path,
+) -> None:
+    """Measure, and replace the section "sentences" of OUTPUT/latest.json. About 10 minutes on two quiet cores."""
+    measured = shipped()
+    if measured.tokenizer is None:
+        raise click.ClickException(f"{measured.name} has no tokenizer")
+    sources = [measured.tokenizer.encode(pair.source) for pair in read_pairs(data)[:sentences]]
+    rows = list(race_all(measured, sources, peers, threads, rounds, work / f"{measured.name}-sentences"))
+    finish(output, "sentences", [asdict(row) for row in rows], "make bench", rounds)
+
+
+def race_all(
+    measured: Measured,
+    sources: Sequence[Sequence[int]],
+    peers: Sequence[str],
+    threads: Sequence[int],
+    rounds: int,
+    folder: Path,
+) -> Iterator[Sentences]:
+    """Every race with every number of threads; whatever is exported goes into `folder`."""
+    longest = measured.rules.max_output_tokens
+    right = reference(measured.model, measured.rules, sources, longest)
+    theirs = prepare_peers(peers, folder, measured.model, measured.rules)
+    openers = theirs | prepare_ours(folder, measured.model, measured.rules)
+    for count in threads:
+        contenders = {key: opener(count) for key, opener in openers.items()}
+        found = {key: contender.outputs(sources, longest) for key, contender in contenders.items()}
+        check_all(found, right, f"{measured.name}, {count} threads")
+        runs = {key: partial(contender.outputs, sources, longest) for key, contender in contenders.items()}
+        speeds = {key: speed(times, len(sources)) for key, times in take_turns(runs, rounds).items()}
+        for race in races_of(theirs):
+            ours, peer = speeds[race.ours], speeds[race.theirs]
+            yield Sentences(
+                model=measured.name,
+                precision=race.precision,
+                threads=count,
+                peer=race.peer,
+                peer_precision=race.peer_precision,
+                sentences=len(sources),
+                sentences_per_second=ours.per_second,
+                spread=ours.spread,
+                peer_sentences_per_second=peer.per_second,
+                peer_spread=peer.spread,
+                ratio=ratio(ours, peer),
+                equal_rows=alike(found[race.ours], found[race.theirs]),
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+"""Tokens a second beside the peers: same weights, same threads, same machine, one run, interleaved.
+
+    make bench
+
+Each side decodes the same sources for exactly STEPS tokens, the end token suppressed; ours is the serving engine,
+driven from here. Figures are medians over several rounds, in each of which every contender runs once. Tokens are
+checked first: in float32, each contender's must be the reference decoder's, up to a row's first step that noise may
+decide.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+import click
+import numpy as np
+from tqdm import tqdm
+
+from benchmarks.measured_models import MODELS, Measured
+from benchmarks.options import comparison_options, finish
+from benchmarks.speed.contenders import ROWS, Key, Race, prepare_ours, prepare_peers, races_of
+from benchmarks.speed.reference import agreement, alike, check_all, reference
+from benchmarks.timing import Speed, ratio, speed, take_turns
+from dragoman.bundle.precision import Precision
+
+STEPS = 32
+SOURCE_TOKENS = 25
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """One race, as the section "ratios" holds it."""
+
+    model: str
+    precision: Precision
+    batch: int
+    threads: int
+    peer: str
+    peer_precision: Precision
+    tokens_per_second: float
+    spread: float
+    """Of the tokens a second: (longest time - shortest time) / median over the rounds."""
+    peer_tokens_per_second: float
+    peer_spread: float
+    ratio: float
+    equal_rows: int
+    """Rows of the batch whose tokens both give alike."""
+    equal_tokens: float
+    """The part of the tokens that is alike."""
+
+
+class Course:
+    """One model, exported in every form, and what its outputs have to be."""
+
+    def __init__(self, measured: Measured, peers: Sequence[str], folder: Path, largest_batch: int) -> None:
+        """`peers` by name; whatever is exported goes into `folder`."""
+        self._name = measured.name
+        theirs = prepare_peers(peers, folder, measured.model, measured.endless)
+        self._openers = theirs | prepare_ours(folder, measured.model, measured.endless)
+        self._races = list(races_of(theirs))
+        self._sources = random_sources(measured)[:largest_batch]
+        self._right = reference(measured.model, measured.endless, self._sources, STEPS)
+
+    def run(self, threads: int, batches: Sequence[int], rounds: int) -> Iterator[Ratio]:
+        """Every race in every size."""
+        contenders = {key: opener(threads) for key, opener in self._openers.items()}
+        for batch in tqdm(batches, desc=f"{self._name}, {threads} threads", disable=None):
+            sources = self._sources[:batch]
+            found = {key: contender.steps(sources, STEPS) for key, contender in contenders.items()}
+            check_all(found, self._right[:batch], f"{self._name}, batch {batch}, {threads} threads")
+            runs = {key: partial(contender.steps, sources, STEPS) for key, contender in contenders.items()}
+            speeds = {key: speed(times, STEPS * batch) for key, times in take_turns(runs, rounds).items()}
+            for race in self._races:
+                yield self._row(race, batch, threads, speeds, found)
+
+    def _row(
+        self,
+        race: Race,
+        batch: int,
+        threads: int,
+        speeds: Mapping[Key, Speed],
+        found: Mapping[Key, list[list[int]]],
+    ) -> Ratio:
+        ours, peer = speeds[race.ours], speeds[race.theirs]
+        return Ratio(
+            model=self._name,
+            precision=race.precision,
+            batch=batch,
+            threads=threads,
+            peer=race.peer,
+            peer_precision=race.peer_precision,
+            tokens_per_second=ours.per_second,
+            spread=ours.spread,
+            peer_tokens_per_second=peer.per_second,
+            peer_spread=peer.spread,
+            ratio=ratio(ours, peer),
+            equal_rows=alike(found[race.ours], found[race.theirs]),
+            equal_tokens=agreement(found[race.ours], found[race.theirs]),
+        )
+
+
+def random_sources(measured: Measured, rows: int = ROWS) -> list[list[int]]:
+    """So many sources of SOURCE_TOKENS tokens with the end token; the same at each call, whatever `rows` is."""
+    rng = np.random.default_rng(0)
+    body = rng.integers(4, measured.model.config.source_vocabulary, (rows, SOURCE_TOKENS - 1)).tolist()
+    return [[*row, measured.rules.end_ids[0]] for row in body]
+
+
+@click.command()
+@click.option("--model", "models", type=click.Choice(list(MODELS)), multiple=True, default=list(MODELS))
+@click.option("--batch", "batches", type=click.IntRange(1, ROWS), multiple=True, default=(1, 8, ROWS))
+@comparison_options
+def main(
+    models: Sequence[str],
+    batches: Sequence[int],
+    peers: Sequence[str],
+    threads: Sequence[int],
+    rounds: int,
+    work: Path,
+    output: Path,
+) -> None:
+    """Measure, and replace the section "ratios" of OUTPUT/latest.json. About 15 minutes on two quiet cores."""
+    rows: list[Ratio] = []
+    for name in models:
+        course = Course(MODELS[name](), peers, work / name, max(batches))
+        for count in threads:
+            rows += course.run(count, batches, rounds)
+    finish(output, "ratios", [asdict(row) for row in rows], "make bench", rounds)
+    for row in rows:
+        if row.precision == row.peer_precision == "int8":
+            click.echo(
+                f"{row.model}, batch {row.batch}, {row.threads} threads: int8 agrees with {row.peer} in "
+                f"{row.equal_rows} of {row.batch} rows, {row.equal_tokens:.1%} of the tokens"
+            )
+
+
+if __name__ == "__main__":
+    main()

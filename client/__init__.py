@@ -1,0 +1,58 @@
+"""Clients for a Dragoman server, with and without asyncio: `from dragoman.client import Client`."""
+
+from dragoman.client.client import AsyncClient, Client
+from dragoman.client.errors import (
+    ClientError,
+    InvalidArgumentError,
+    NotFoundError,
+    OverloadedError,
+    ServerError,
+    TimedOutError,
+    UnauthenticatedError,
+    UnavailableError,
+    Violation,
+)
+from dragoman.client.retries import Retries
+from dragoman.client.tls import Tls
+from dragoman.client.values import (
+    Embedding,
+    EmbedResult,
+    FinishReason,
+    ModelInfo,
+    Pivot,
+    Pooling,
+    ServerInfo,
+    ServerLimits,
+    Timings,
+    Token,
+    TranslateResult,
+    Translation,
+)
+
+__all__ = [
+    "AsyncClient",
+    "Client",
+    "ClientError",
+    "EmbedResult",
+    "Embedding",
+    "FinishReason",
+    "InvalidArgumentError",
+    "ModelInfo",
+    "NotFoundError",
+    "OverloadedError",
+    "Pivot",
+    "Pooling",
+    "Retries",
+    "ServerError",
+    "ServerInfo",
+    "ServerLimits",
+    "TimedOutError",
+    "Timings",
+    "Tls",
+    "Token",
+    "TranslateResult",
+    "Translation",
+    "UnauthenticatedError",
+    "UnavailableError",
+    "Violation",
+]

@@ -1,0 +1,1 @@
+"""gRPC: methods, interceptor, statuses, authentication and transport."""

@@ -1,0 +1,1 @@
+"""The process and its host: memory, priorities, threads, watched files."""

@@ -1,0 +1,118 @@
+import grpc
+import pytest
+from google.rpc import error_details_pb2, status_pb2
+
+from dragoman.service import errors
+from dragoman.service.errors import (
+    CallTimeLimitError,
+    DeadlineExceededError,
+    DeadlineUnreachableError,
+    InvalidRequestError,
+    ModelFailedError,
+    ModelHungError,
+    NoMemoryError,
+    NoSuchPairError,
+    NotServingError,
+    OverloadedError,
+    RateLimitedError,
+    ServiceError,
+    TooLateError,
+    TooLongError,
+    UnauthenticatedError,
+    UnknownLanguageError,
+    UnknownModelError,
+)
+from dragoman.service.rpc.status import CODES, status_of
+from dragoman.service.telemetry.metrics import REFUSALS
+from dragoman.v1.names import DETAILS_KEY, PUSHBACK_KEY
+
+ONE_OF_EACH: list[tuple[ServiceError, grpc.StatusCode]] = [
+    (InvalidRequestError("texts", "must hold at least one text, is empty"), grpc.StatusCode.INVALID_ARGUMENT),
+    (TooLongError(3, 25, 24, "tokens"), grpc.StatusCode.INVALID_ARGUMENT),
+    (UnknownLanguageError("target_language", "xx", ("fr",)), grpc.StatusCode.INVALID_ARGUMENT),
+    (NoSuchPairError("en", "xx", ("en-fr (en to fr)",)), grpc.StatusCode.INVALID_ARGUMENT),
+    (UnknownModelError("nope", ("en-fr",)), grpc.StatusCode.NOT_FOUND),
+    (OverloadedError("the queue holds 3 of 3 sequences", 1.5), grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (UnauthenticatedError("a bearer token is needed"), grpc.StatusCode.UNAUTHENTICATED),
+    (RateLimitedError("this token may make 3 calls a second", 0.25), grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (DeadlineUnreachableError(0.26), grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (NoMemoryError(2), grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (DeadlineExceededError(), grpc.StatusCode.DEADLINE_EXCEEDED),
+    (CallTimeLimitError(300), grpc.StatusCode.DEADLINE_EXCEEDED),
+    (TooLateError(), grpc.StatusCode.DEADLINE_EXCEEDED),
+    (NotServingError("the server is starting"), grpc.StatusCode.UNAVAILABLE),
+    (ModelHungError("the model does not answer"), grpc.StatusCode.UNAVAILABLE),
+    (ModelFailedError(0, "the runtime raised an error"), grpc.StatusCode.INTERNAL),
+]
+
+
+def every_error() -> set[type[ServiceError]]:
+    return {
+        kind
+        for kind in vars(errors).values()
+        if isinstance(kind, type) and issubclass(kind, ServiceError) and kind is not ServiceError
+    }
+
+
+def details(error: ServiceError) -> status_pb2.Status:
+    status = status_pb2.Status()
+    status.ParseFromString(dict(status_of(error).metadata)[DETAILS_KEY])
+    return status
+
+
+@pytest.mark.parametrize(("error", "code"), ONE_OF_EACH, ids=lambda each: type(each).__name__)
+def test_every_error_has_its_status(error: ServiceError, code: grpc.StatusCode) -> None:
+    status = status_of(error)
+    assert status.code is code
+    assert status.message == str(error)
+    assert status.message.isascii()
+    assert len(status.message.splitlines()) == 1
+
+
+def test_the_list_above_is_whole() -> None:
+    assert {type(error) for error, _ in ONE_OF_EACH} == every_error()
+    assert set(CODES) <= every_error()
+
+
+def test_the_tree_in_the_docstring_is_the_tree() -> None:
+    assert errors.__doc__
+    drawn = [line.partition("── ") for line in errors.__doc__.splitlines() if "── " in line]
+    depths = {after.split()[0]: len(before) // 4 for before, _, after in drawn}
+    assert depths == {kind.__name__: kind.__mro__.index(ServiceError) for kind in every_error()}
+
+
+def test_refusals_are_counted_under_reasons_that_the_metric_has() -> None:
+    assert {kind.refusal for kind in every_error()} <= {None, *REFUSALS}
+
+
+def test_a_fault_of_the_caller_names_its_field() -> None:
+    request = error_details_pb2.BadRequest()
+    assert details(TooLongError(3, 25, 24, "tokens")).details[0].Unpack(request)
+    (violation,) = request.field_violations
+    assert violation.field == "texts[3]"
+    assert violation.description == "has 25 tokens, the limit is 24; shorten it or set truncate"
+
+
+def test_an_unknown_model_names_the_models() -> None:
+    assert str(UnknownModelError("nope", ("a", "b"))) == "model 'nope' is not known; this server has a, b"
+
+
+def test_a_full_queue_says_when_to_come_again() -> None:
+    error = OverloadedError("full", 1.5)
+    retry = error_details_pb2.RetryInfo()
+    assert details(error).details[0].Unpack(retry)
+    assert retry.retry_delay.ToMilliseconds() == 1500
+    assert dict(status_of(error).metadata)[PUSHBACK_KEY] == "1500"
+
+
+@pytest.mark.parametrize("name", ["\x00\x1b[31m\n", "é" * 500, "x" * 10**6, "'\"\\", "\U0001f600"])
+def test_a_caller_s_names_come_back_short_and_in_ascii(name: str) -> None:
+    for message in (str(UnknownLanguageError("target_language", name, ("fr",))), str(UnknownModelError(name, ("m",)))):
+        assert message.isascii()
+        assert message.isprintable()
+        assert len(message) < 500
+
+
+def test_a_long_list_of_what_there_is_is_cut() -> None:
+    message = str(UnknownLanguageError("target_language", "xx", tuple(f"l{number}" for number in range(200))))
+    assert message.endswith("l29 and 170 more")
