@@ -41,6 +41,8 @@ def bench(bundle: Path, cpus: int, tune: bool, seconds: float) -> None:
     from dragoman.service.loading.measure import BATCHES, Layout, fastest, layouts, measure
     from dragoman.service.settings import ServerSettings
 
+    # The defaults alone: a measurement must not depend on the variables of a server.
+    settings = ServerSettings.model_construct()
     tried = layouts(cpus or allowed_cpus()) if tune else [Layout(1, cpus or allowed_cpus())]
     found: list[Throughput] = []
     try:
@@ -48,7 +50,7 @@ def bench(bundle: Path, cpus: int, tune: bool, seconds: float) -> None:
         opened = read_bundle(bundle)
         with tqdm(total=len(tried) * len(BATCHES), disable=None) as bar:
             for layout in tried:
-                for throughput in measure(opened, ServerSettings(), layout, BATCHES, seconds):
+                for throughput in measure(opened, settings, layout, BATCHES, seconds):
                     found.append(throughput)
                     bar.update()
     except StartupError as error:

@@ -1,7 +1,6 @@
 """Who is let in: TLS, tokens, and what of it stays unsaid."""
 
 import asyncio
-import dataclasses
 import logging
 import shutil
 from pathlib import Path
@@ -113,7 +112,7 @@ async def test_callers_without_tls_or_trust_are_not(tls_settings: ServerSettings
 async def test_with_mutual_tls_only_callers_with_a_signed_certificate_are_answered(
     tmp_path: Path, tls_settings: ServerSettings, authority: Pair
 ) -> None:
-    settings = dataclasses.replace(tls_settings, tls_client_ca=str(authority.certificate))
+    settings = tls_settings.model_copy(update={"tls_client_ca": str(authority.certificate)})
     caller, stranger = make_pair(tmp_path, "caller", authority), make_pair(tmp_path, "stranger")
     async with serving(settings=settings) as running:
         assert await translates(running, Tls(authority.certificate, caller.certificate, caller.key))
@@ -215,7 +214,7 @@ async def test_a_token_of_the_environment_counts(monkeypatch: pytest.MonkeyPatch
 
 
 async def test_calls_beyond_the_rate_of_their_token_are_told_when_to_come_again(closed: ServerSettings) -> None:
-    settings = dataclasses.replace(closed, token_calls_per_second=1)
+    settings = closed.model_copy(update={"token_calls_per_second": 1})
     async with serving(settings=settings) as running, grpc.aio.insecure_channel(running.address) as channel:
         method = rpc.TranslationServiceStub(channel).GetInfo
         metadata = (("authorization", f"bearer {TOKEN}"),)
@@ -232,7 +231,7 @@ async def test_calls_beyond_the_rate_of_their_token_are_told_when_to_come_again(
 async def test_calls_beyond_the_number_of_their_token_are_refused(closed: ServerSettings, tokens_file: Path) -> None:
     write(tokens_file, f"{TOKEN}\n{OTHER}\n")
     runner = FakeRunner()
-    settings = dataclasses.replace(closed, token_calls=1)
+    settings = closed.model_copy(update={"token_calls": 1})
     async with serving(runner, settings=settings) as running, client(running, token=TOKEN) as caller:
         runner.gate.clear()
         first = asyncio.create_task(caller.translate(["kite"]))
@@ -247,7 +246,7 @@ async def test_calls_beyond_the_number_of_their_token_are_refused(closed: Server
 
 
 async def test_a_call_that_has_not_sent_its_message_is_one_of_its_token_s(closed: ServerSettings) -> None:
-    settings = dataclasses.replace(closed, token_calls=1)
+    settings = closed.model_copy(update={"token_calls": 1})
     async with (
         serving(settings=settings) as running,
         grpc.aio.insecure_channel(running.address) as channel,
@@ -273,7 +272,9 @@ def test_what_cannot_be_a_token_is_told_without_it(token: str) -> None:
 async def test_the_command_line_takes_certificates_and_token(
     tmp_path: Path, tls_settings: ServerSettings, authority: Pair, tokens_file: Path
 ) -> None:
-    settings = dataclasses.replace(tls_settings, tls_client_ca=str(authority.certificate), tokens_file=str(tokens_file))
+    settings = tls_settings.model_copy(
+        update={"tls_client_ca": str(authority.certificate), "tokens_file": str(tokens_file)}
+    )
     caller = make_pair(tmp_path, "caller", authority)
     options = ["--ca", authority.certificate, "--client-certificate", caller.certificate, "--client-key", caller.key]
     async with serving(settings=settings) as running:

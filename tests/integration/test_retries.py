@@ -1,7 +1,6 @@
 """What callers see of restarts and full queues when their client makes calls again: nothing."""
 
 import asyncio
-import dataclasses
 
 import pytest
 
@@ -16,7 +15,7 @@ CALLERS = 8
 
 
 async def start(port: int) -> Server:
-    server = Server(dataclasses.replace(loopback(), port=port), manifest())
+    server = Server(loopback().model_copy(update={"port": port}), manifest())
     await server.open()
     await server.add(loaded(FakeRunner(), manifest()))
     return server

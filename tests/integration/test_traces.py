@@ -1,7 +1,6 @@
 """Traces of a real server, as a collector gets them."""
 
 import asyncio
-import dataclasses
 import subprocess
 import sys
 import time
@@ -118,7 +117,7 @@ async def test_no_text_token_or_address_of_a_caller_is_sent() -> None:
 
 async def test_without_a_trace_of_the_caller_s_the_ratio_decides() -> None:
     with collecting() as (collector, settings):
-        settings = dataclasses.replace(settings, traces_ratio=0.0)
+        settings = settings.model_copy(update={"traces_ratio": 0.0})
         async with serving(settings=settings, grace_seconds=PATIENCE_SECONDS) as running, running.client() as client:
             await client.translate(["red kite"])
         assert collector.spans == []
