@@ -5,6 +5,7 @@ import hmac
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+from dragoman.client.channel import is_token
 from dragoman.service.errors import StartupError
 from dragoman.service.system.file_watch import WatchedFiles
 
@@ -78,7 +79,7 @@ def _digest(token: str, number: int, where: str) -> Digest:
                 f"token {number} of {where} must have {HASHED_CHARACTERS} hexadecimal digits after {HASHED}"
             )
         return digest
-    if not (token.isascii() and token.isprintable()) or " " in token:
+    if not is_token(token):
         raise ValueError(f"token {number} of {where} must be of printable ASCII without spaces")
     if len(token) < MIN_CHARACTERS:
         raise ValueError(f"token {number} of {where} must have at least {MIN_CHARACTERS} characters, has {len(token)}")

@@ -170,6 +170,6 @@ async def test_the_server_the_command_line_and_the_log_tell_of_it(caplog: pytest
         "line 1: the translation was stopped",
         "line 2: the translation was stopped",
     ]
-    assert re.search("pivot +en, where no model", info.stdout)
+    assert re.search("pivot +en, for pairs", info.stdout)
     fields = next(record.fields for record in caplog.records if hasattr(record, "fields"))
     assert (fields["pivot"], fields["pivot_model"], fields["model"]) == ("en", "fr-en", "en-de")
