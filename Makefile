@@ -23,6 +23,9 @@ BUNDLE := model/pretrained/en-fr-int8
 FLOAT32 := build/bundle/en-fr
 # The sentences that an export is proven on.
 TEXTS := benchmarks/data/tatoeba.tsv
+# Documents whose lines end at 100 columns.
+PAGES := $(wildcard *.md docs/*.md docs/decisions/*.md examples/*.md)
+# The folders under their import names, for editors and type checkers, which read imports as text.
 LINKS := build/imports/dragoman
 PEERS := build/peers/.installed
 # What makes and audits the image's locks, in an environment of its own.
@@ -38,7 +41,6 @@ help: ## List these targets.
 
 install: $(INSTALLED) $(LINKS) ## Install everything into .venv, from the source tree, and generate the gRPC code.
 
-# Editors and type checkers, which read imports as text, find the folders here under their import names.
 $(LINKS):
 	mkdir -p $@
 	ln -sfn $(foreach part,bundle client export model service protos/dragoman/v1,../../../$(part)) $@
@@ -60,16 +62,17 @@ $(FLOAT32)/manifest.json: $(wildcard $(CHECKPOINT)/* bundle/*.py export/*.py) | 
 	$(BIN)/dragoman export --force --texts $(TEXTS) $(CHECKPOINT) $(FLOAT32)
 
 # Two processes, each of which exports for itself what its tests share: more would do that again and again.
-test: $(INSTALLED) $(FLOAT32)/manifest.json ## Run all tests.
-	$(BIN)/pytest --numprocesses 2 --dist loadfile
+test: $(INSTALLED) $(FLOAT32)/manifest.json ## Run all tests, and print their coverage.
+	$(BIN)/pytest --numprocesses 2 --dist loadfile --cov --cov-report term
 
 check: lint types ## Run the linters and the type checker.
 
-lint: $(INSTALLED) ## Check style, the protos, and the imports that the architecture allows.
+lint: $(INSTALLED) ## Check style, the protos, the imports that the architecture allows, and the width of the documents.
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/buf lint protos
 	$(BIN)/lint-imports
+	$(BIN)/pymarkdown --disable-rules '*' --enable-rules md013 scan $(PAGES)
 
 types: $(INSTALLED) $(LINKS) ## Check types.
 	$(BIN)/mypy
