@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.results_file import FOLDER, JSON_FILE, MARKDOWN_FILE, README, as_markdown, conditions, quote, save
+from benchmarks.results_file import FOLDER, JSON_FILE, MARKDOWN_FILE, PAGE, as_markdown, conditions, quote, save
 
 ROOT = Path(__file__).parents[3]
 
@@ -100,7 +100,7 @@ def test_conditions_name_commit_processor_versions_and_date() -> None:
 
 
 def test_a_page_quotes_the_tables_between_its_two_lines() -> None:
-    page = (ROOT / README).read_text()
+    page = (ROOT / PAGE).read_text()
     once = quote(page, "| a table |\n")
     assert "| a table |" in once
     twice = quote(once, "| another |\n")
@@ -125,5 +125,5 @@ class TestTheCommittedFigures:
         assert as_markdown(json.loads((ROOT / FOLDER / JSON_FILE).read_text())) == markdown
 
     def test_the_readme_quotes_it(self, markdown: str) -> None:
-        readme = (ROOT / README).read_text()
+        readme = (ROOT / PAGE).read_text()
         assert quote(readme, markdown) == readme, "run: python -m benchmarks.results_file"
