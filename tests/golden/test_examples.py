@@ -1,4 +1,4 @@
-"""The programs of examples/, run as a newcomer runs them: against the shipped model, and on a checkpoint of their own."""
+"""The programs of examples/, run as a newcomer runs them: against the shipped model, and on a new checkpoint."""
 
 import os
 import subprocess
