@@ -34,7 +34,7 @@ COMPILE = build/lock/bin/uv pip compile --quiet --generate-hashes --only-binary 
     --cache-dir build/lock/cache --custom-compile-command 'make lock' --python-version 3.11 \
     --python-platform x86_64-manylinux_2_28 $(LOCK_OPTIONS)
 
-.PHONY: help install serve test check lint types views image image-gpu lock audit deploy-test deploy-lint bundle bench bench-served families wheel wheel-test clean
+.PHONY: help install serve test check lint types generated image image-gpu lock audit deploy-test deploy-lint bundle bench bench-served families wheel wheel-test clean
 
 help: ## List these targets.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 14
@@ -77,9 +77,10 @@ lint: $(INSTALLED) ## Check style, the protos, the imports that the architecture
 types: $(INSTALLED) $(LINKS) ## Check types.
 	$(BIN)/mypy
 
-views: $(INSTALLED) ## Make the dashboards, the rules and the pages anew that are made from the code.
+generated: $(INSTALLED) ## Regenerate the dashboards, the rules, the chart and the reference pages from the code.
 	$(BIN)/python -m deploy.generate deploy
 	$(BIN)/python -m dragoman.service.cli.documentation docs
+	$(BIN)/python -m benchmarks.chart
 
 image: ## Build the image of the server, dragoman:cpu.
 	docker build $(BUILD_OPTIONS) $(BASE_IMAGE:%=--build-arg BASE_IMAGE=%) --target runtime --tag dragoman:cpu .
