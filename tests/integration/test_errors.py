@@ -84,7 +84,7 @@ async def test_bytes_that_are_no_request_are_the_callers_fault(message: bytes) -
                 await method(message)
         assert running.value("dragoman_refused_total", reason="bad_request") == 1
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert caught.value.details() == "request cannot be read: it is damaged, or holds text that is not UTF-8"
+    assert caught.value.details() == "request cannot be parsed: it is malformed, or holds text that is not UTF-8"
 
 
 @pytest.mark.parametrize(("request_", "field", "message", "reason"), BAD_REQUESTS)
@@ -186,7 +186,7 @@ async def test_no_call_lasts_longer_than_the_server_lets_any() -> None:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 await stub.Translate(pb.TranslateRequest(texts=["kite", "kite"]))
         assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-        assert caught.value.details() == "the call took longer than 1 s, the server's limit; send less at once"
+        assert caught.value.details() == "the call exceeded the server's time limit of 1 s; send fewer texts per call"
         assert handled(running, "DEADLINE_EXCEEDED") == 1
         await eventually(lambda: running.value("dragoman_active_rows", model="fake") == 0)
         assert running.value("dragoman_tokens_total", model="fake", kind="wasted") > 0
@@ -248,7 +248,7 @@ async def test_memory_that_is_refused_for_one_text_alone_is_told_and_one_may_com
         runner.most_rows = 1
         assert (await client.translate(["kite", "boat"])).texts == ("kite", "boat")
     assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert error.details() == "the server has not enough memory for texts[0]; come again in 1 s"
+    assert error.details() == "not enough memory for texts[0]; retry in 1 s"
     assert dict(error.trailing_metadata())["grpc-retry-pushback-ms"] == "1000"
 
 
@@ -260,7 +260,7 @@ async def test_a_fault_of_our_own_is_internal_and_in_the_log(
         with caplog.at_level(logging.ERROR), pytest.raises(ServerError) as caught:
             await client.translate(["kite"])
         assert handled(running, "INTERNAL") == 1
-    assert str(caught.value) == "the server failed; its log says why"
+    assert str(caught.value) == "internal error; see the server's log"
     assert "ZeroDivisionError" in caplog.text
 
 

@@ -167,7 +167,7 @@ async def test_a_token_opens_what_is_closed_without_one(closed: ServerSettings) 
     async with serving(settings=closed) as running:
         assert await translates(running, token=TOKEN)
         async with client(running) as nobody, client(running, token=OTHER) as stranger:
-            for caller, told in ((nobody, "a bearer token is needed"), (stranger, "the bearer token is not known")):
+            for caller, told in ((nobody, "a bearer token is required"), (stranger, "the bearer token is not known")):
                 for call in (caller.translate(["kite"]), caller.embed(["kite"]), caller.info()):
                     with pytest.raises(UnauthenticatedError, match=f"^{told}$"):
                         await call
@@ -289,7 +289,7 @@ async def test_the_command_line_takes_certificates_and_token(
         refused = await asyncio.to_thread(dragoman, *options)
         half = await asyncio.to_thread(dragoman, *options[:4])
     assert (answered.stdout, answered_too.stdout) == ("kite\n", "kite\n")
-    assert refused.stderr == "Error: a bearer token is needed\n"
+    assert refused.stderr == "Error: a bearer token is required\n"
     assert half.stderr.startswith("Error: --client-certificate and --client-key go together")
 
 
