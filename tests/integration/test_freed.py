@@ -40,8 +40,8 @@ def translate(*texts: str, timeout: float | None = None, **others: Any) -> Calla
 
 def raw(method: str, message: bytes) -> Callable[[Channel], Awaitable[Any]]:
     def call(channel: Channel) -> Awaitable[Any]:
-        asked: Any = channel.unary_unary(method)
-        answer: Awaitable[Any] = asked(message)
+        multi_callable: Any = channel.unary_unary(method)
+        answer: Awaitable[Any] = multi_callable(message)
         return answer
 
     return call

@@ -162,10 +162,10 @@ async def test_command_line_and_call_log_show_the_pivot(caplog: pytest.LogCaptur
     caplog.set_level(logging.INFO, "dragoman.calls")
     async with several(*models, settings=THROUGH_ENGLISH) as running:
         command = ("translate", "--from", "fr", "--to", "de", "--max-output-tokens", "1")
-        told = await dragoman(running, *command, stdin="kite\nred kite\n")
+        translated = await dragoman(running, *command, stdin="kite\nred kite\n")
         info = await dragoman(running, "info")
-    assert (told.exit_code, told.stdout) == (0, "kite\nred\n")
-    assert told.stderr.splitlines() == [
+    assert (translated.exit_code, translated.stdout) == (0, "kite\nred\n")
+    assert translated.stderr.splitlines() == [
         "through en: by fr-en, then by en-de",
         "line 1: the translation was stopped",
         "line 2: the translation was stopped",

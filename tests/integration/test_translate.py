@@ -127,7 +127,7 @@ async def test_a_text_within_the_limit_is_translated_whole(tokens: int) -> None:
 
 
 @pytest.mark.parametrize("tokens", [MAX_SOURCE_TOKENS + 1, MAX_SOURCE_TOKENS + 7])
-async def test_a_text_beyond_the_limit_is_refused_but_not_the_next_call(tokens: int) -> None:
+async def test_an_overlong_text_is_refused_but_not_the_next_call(tokens: int) -> None:
     async with serving() as running, running.client() as client:
         with pytest.raises(InvalidArgumentError) as caught:
             await client.translate(["kite", text_of(tokens)])

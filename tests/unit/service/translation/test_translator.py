@@ -70,10 +70,10 @@ async def test_blank_texts_keep_their_position() -> None:
     assert result.texts == ("", "kite", "", "boat", "")
 
 
-@pytest.mark.parametrize(("asked", "tokens"), [(1, 1), (3, 3), (0, 5), (10**9, 5)])
-async def test_output_length_obeys_caller_and_model(asked: int, tokens: int) -> None:
+@pytest.mark.parametrize(("requested", "tokens"), [(1, 1), (3, 3), (0, 5), (10**9, 5)])
+async def test_output_length_obeys_caller_and_model(requested: int, tokens: int) -> None:
     async with translating() as bench:
-        result = await bench.translator.translate(["red kite old boat"], TranslateOptions(max_output_tokens=asked))
+        result = await bench.translator.translate(["red kite old boat"], TranslateOptions(max_output_tokens=requested))
     (translation,) = result.translations
     assert translation.output_tokens == tokens
     assert translation.finish_reason is (FinishReason.LENGTH if tokens < 5 else FinishReason.END)
