@@ -78,10 +78,10 @@ class PendingCalls:
         return sequences
 
     def check(self, source_tokens: float, deadline: float | None) -> None:
-        """Raise DeadlineUnreachableError if a text of about `source_tokens` would be late; 0 means an embedding."""
-        late_seconds = self._engine.late_by(source_tokens, deadline)
-        if late_seconds > 0:
-            raise DeadlineUnreachableError(late_seconds)
+        """Raise DeadlineUnreachableError if a text of about `source_tokens`, 0 for an embedding, would be late."""
+        late = self._engine.late_by(source_tokens, deadline)
+        if late > 0:
+            raise DeadlineUnreachableError(late)
 
     def fail_all(self, reason: str) -> None:
         """Fail every pending call with ModelHungError, without waiting for the engine."""
