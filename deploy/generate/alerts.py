@@ -222,7 +222,7 @@ ALERTS = (
         ("5m", "1h"),
         2,
         90,
-        "So many calls are slow that the monthly allowance would be used up in two days.",
+        "At the current rate of slow calls, the monthly allowance is used up in two days.",
     ),
     _burn(
         "DragomanLatencyBurnsSlowly",
@@ -230,7 +230,7 @@ ALERTS = (
         ("30m", "6h"),
         15,
         480,
-        "So many calls are slow that the monthly allowance would be used up in five days.",
+        "At the current rate of slow calls, the monthly allowance is used up in five days.",
     ),
     _queue("texts", "dragoman_queue_sequences"),
     _queue("tokens", "dragoman_queue_tokens"),

@@ -108,7 +108,7 @@ def bucket_heatmap(title: str, description: str, unit: str, histogram: str, matc
 
 
 def dashboard(uid: str, title: str, description: str, rows: Mapping[str, Sequence[PanelBuilder]]) -> models.Dashboard:
-    """A dashboard of `rows`, panels by the heading of their row; each line of panels is as wide as the grid."""
+    """A dashboard; `rows` maps a heading to its panels, whose widths add up to full lines of the grid."""
     builder = (
         builders.Dashboard(title)
         .uid(uid)
@@ -133,7 +133,7 @@ def dashboard(uid: str, title: str, description: str, rows: Mapping[str, Sequenc
 
 
 def _framed(panel: P, title: str, description: str, queries: Sequence[Query], width: int, height: int) -> P:
-    """`panel` with what all kinds have in common; the description ends with the names of the metrics."""
+    """Set the properties that all kinds of panel share; the description ends with the metrics' names."""
     names = dict.fromkeys(name for query in queries for name in names_in(query.promql))
     described = f"{description} From {', '.join(f'`{name}`' for name in names)}."
     return panel.title(title).description(described).datasource(SOURCE).span(width).height(height).overrides([])

@@ -1,4 +1,4 @@
-"""Checks of a live server's metrics against what clients, the kernel and the container engine report."""
+"""Checks a live server's metrics against measurements by clients, the kernel and the container engine."""
 
 import asyncio
 import math

@@ -26,7 +26,7 @@ QUANTILE = re.compile(r"histogram_quantile\s*\(")
 
 @dataclass(frozen=True)
 class Known:
-    """What a scrape shows about one series name."""
+    """The series of one name in a scrape."""
 
     counts: bool
     """True for a counter, or a histogram's part."""
