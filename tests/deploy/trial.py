@@ -194,7 +194,7 @@ def _report(queries: Sequence[LiveQuery], found: Sequence[Finding], rules: Seque
     click.echo(
         f"{len(panels_asked)} panels and {len(rules)} rules, {sum(rule.alerts for rule in rules)} of them alerts, in "
         f"{len(queries)} queries: {empty} empty, {errors} errors; "
-        f"{sum(query.needs_device for query in queries)} queries need a GPU and may be empty"
+        f"may be empty without a GPU: {sum(query.needs_device for query in queries)}"
     )
 
 
