@@ -35,5 +35,5 @@ def token_metadata(token: str) -> tuple[tuple[str, str], ...]:
     """Metadata that carries `token`; none without one. Raises ValueError if it cannot be a token."""
     if not is_token(token):
         # Does not repeat the token, as gRPC's own error would.
-        raise ValueError("token must be of printable ASCII without spaces")
+        raise ValueError("token must be printable ASCII without spaces")
     return ((AUTHORIZATION, f"Bearer {token}"),) if token else ()
