@@ -1,11 +1,12 @@
 """`dragoman verify`."""
 
 from pathlib import Path
-from typing import Literal
+from typing import get_args
 
 import click
 
 from dragoman.bundle.cpus import allowed_cpus
+from dragoman.bundle.providers import Provider
 from dragoman.service.cli.tables import table
 
 
@@ -22,12 +23,12 @@ from dragoman.service.cli.tables import table
 )
 @click.option(
     "--provider",
-    type=click.Choice(("cpu", "cuda")),
+    type=click.Choice(get_args(Provider)),
     default="cpu",
     show_default=True,
     help="Device to run on. On cuda, texts whose tokens differ in a batch are counted but do not fail the check.",
 )
-def verify(bundle: Path, threads: int, provider: Literal["cpu", "cuda"]) -> None:
+def verify(bundle: Path, threads: int, provider: Provider) -> None:
     """Replay the golden answers of BUNDLE on this machine, and check that batching does not change them.
 
     Prints a table of the checks that passed. A failed check ends the command with status 1. Requires an ONNX Runtime,
