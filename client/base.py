@@ -33,7 +33,7 @@ InfoAnswer = TypeVar("InfoAnswer", covariant=True)
 
 
 class BaseClient(ABC, Generic[TranslateAnswer, EmbedAnswer, InfoAnswer]):
-    """Turns arguments into messages; a subclass sends them. The type parameters are what the calls return."""
+    """Turns arguments into messages; a subclass sends them. The type parameters are the types of the answers."""
 
     def __init__(
         self,

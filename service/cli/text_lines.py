@@ -110,7 +110,7 @@ def _answer_chunk(chunk: Sequence[Line], answer: Callable[[Sequence[str]], Seque
 
 
 def _answer_when_free(answer: Callable[[Sequence[str]], Sequence[T]], texts: Sequence[str]) -> Sequence[T]:
-    """The answer; a busy server is asked again after the delay that it names."""
+    """The answer; retries a call that a busy server refused, after the delay that it asks for."""
     budget = RetryBudget(MAX_RETRIES)
 
     def delay_after(error: ClientError) -> float | None:
