@@ -155,7 +155,7 @@ class Server:
         except OSError as error:
             raise cannot_listen(metrics_host, metrics_port, error) from error
         self.metrics_port = self._metrics_server.port
-        self._metrics_server.start()
+        await self._metrics_server.start()
         await self._grpc.start()
 
     async def add(self, model: LoadedModel) -> ModelInfo:
@@ -218,7 +218,7 @@ class Server:
         engines = [model.engine for model in self.models.values()]
         await asyncio.gather(*(_within(ENGINE_STOP_SECONDS, run_in_thread(engine.stop)) for engine in engines))
         if self._metrics_server is not None:
-            await run_in_thread(self._metrics_server.stop)
+            await self._metrics_server.stop()
         for task in self._tasks:
             task.cancel()
 
