@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from http.client import HTTPConnection, HTTPResponse
 
 import pytest
@@ -210,10 +210,9 @@ def test_a_client_that_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch)
         connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n")
         time.sleep(1)
         received = 0
-        with pytest.raises(ConnectionError):
+        with suppress(ConnectionError):
             while chunk := connection.recv(2**20):
                 received += len(chunk)
-            raise ConnectionError
         assert received < 50_000_000
 
 
