@@ -47,8 +47,9 @@ from dragoman.service.system.memory_limits import NvidiaDevices
 from dragoman.service.system.process import give_back_memory, give_way
 from dragoman.service.telemetry.call_log import CallLog
 from dragoman.service.telemetry.memory_report import MemoryReporter
-from dragoman.service.telemetry.metrics import Metrics, ModelMetrics
+from dragoman.service.telemetry.metrics import Metrics
 from dragoman.service.telemetry.metrics_http import MetricsServer
+from dragoman.service.telemetry.recorders import ModelMetrics
 from dragoman.service.telemetry.traces import open_traces
 from dragoman.service.translation.languages import resolve_language
 from dragoman.service.translation.served_model import ServedModel

@@ -32,7 +32,7 @@ from dragoman.client.values import (
 from dragoman.service.engine.engine import Engine
 from dragoman.service.engine.sequence import Finish, Sequence
 from dragoman.service.errors import InvalidRequestError, ModelFailedError, TooLateError, quoted
-from dragoman.service.telemetry.metrics import ModelMetrics
+from dragoman.service.telemetry.recorders import ModelMetrics
 from dragoman.service.translation.languages import resolve_language
 from dragoman.service.translation.pending import PendingCalls, SequenceSpec
 from dragoman.service.translation.pooling import pool

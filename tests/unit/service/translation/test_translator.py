@@ -29,7 +29,8 @@ from dragoman.service.errors import (
     TooLongError,
     UnknownLanguageError,
 )
-from dragoman.service.telemetry.metrics import Metrics, ModelMetrics
+from dragoman.service.telemetry.metrics import Metrics
+from dragoman.service.telemetry.recorders import ModelMetrics
 from dragoman.service.translation.translator import CallLimits, Translator
 from tests.support.fake_runner import END, START, FakeRunner, log_prob_of
 from tests.support.harness import (
