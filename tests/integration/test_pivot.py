@@ -153,7 +153,7 @@ async def test_a_model_that_does_not_answer_refuses_the_call_before_the_other_ha
 
 
 async def test_a_pivot_that_no_model_knows_is_refused_at_start() -> None:
-    with pytest.raises(StartupError, match=r"^pivot is 'xx', a language of no model; there are de, en, fr$"):
+    with pytest.raises(StartupError, match=r"^pivot is 'xx', a language of no model; the languages are de, en, fr$"):
         Server(loopback(ServerSettings(pivot="xx")), FIRST, SECOND)
 
 
