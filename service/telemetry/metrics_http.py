@@ -34,6 +34,9 @@ MAX_HEADER_BYTES = 65_536
 BACKLOG = 128
 """Connections that the kernel queues until the event loop accepts them."""
 
+STOP_SECONDS = 1
+"""Maximum wait for connections to end at the stop: one that is just being accepted is not closed with the others."""
+
 SCRAPE_THREAD = "scrape"
 """Name of the thread that computes scrapes."""
 
@@ -80,7 +83,9 @@ class MetricsServer:
         self._server.close()
         for connection in [*self._connections]:
             connection.transport.abort()
-        await self._server.wait_closed()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(STOP_SECONDS):
+                await self._server.wait_closed()
 
     def _routes(self) -> ASGIApp:
         routes = [

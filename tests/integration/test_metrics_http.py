@@ -28,7 +28,7 @@ def listening(scrape: Callable[[], float] = lambda: 1.0, alive: Callable[[], boo
     Gauge("metric", "Help.", registry=registry).set_function(scrape)
     server = MetricsServer(HOST, 0, registry, alive=alive, ready=lambda: True)
     loop = uvloop.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
     try:
         asyncio.run_coroutine_threadsafe(server.start(), loop).result(PATIENCE_SECONDS)
@@ -224,8 +224,8 @@ def test_connections_end_with_the_server() -> None:
         assert is_over(connection)
 
 
-def test_scrapes_are_computed_one_by_one_and_keep_no_probe_out() -> None:
-    """A scrape that was begun goes on after its client is cut off; those that wait are then left out."""
+def test_scrapes_are_computed_one_by_one_and_keep_no_probe_out(caplog: pytest.LogCaptureFixture) -> None:
+    """A scrape that has begun goes on after its client is cut off; waiting ones of such clients are left out."""
     going, entered = threading.Event(), threading.Semaphore(0)
 
     def slow() -> float:
@@ -248,6 +248,7 @@ def test_scrapes_are_computed_one_by_one_and_keep_no_probe_out() -> None:
         for _ in answers:
             assert entered.acquire(timeout=PATIENCE_SECONDS)
         assert not entered.acquire(timeout=0.3)
+    assert not caplog.records
 
 
 def test_a_server_stops_while_a_scrape_is_computed() -> None:

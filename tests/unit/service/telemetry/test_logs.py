@@ -103,7 +103,7 @@ def test_a_traceback_is_written_though_it_was_cleared_since(stuck: Stuck) -> Non
 
 
 @pytest.mark.parametrize("form", ["console", "json"])
-def test_lines_beyond_a_stuck_reader_s_queue_are_dropped_and_counted(
+def test_lines_beyond_the_queue_are_dropped_and_counted(
     stuck: Stuck, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dragoman.service.telemetry.logs.MAX_QUEUED", 2)
