@@ -153,7 +153,7 @@ async def test_a_broken_second_model_refuses_before_the_first_works() -> None:
 
 
 async def test_a_pivot_unknown_to_every_model_is_refused_at_start() -> None:
-    with pytest.raises(StartupError, match=r"^pivot is 'xx', a language of no model; there are de, en, fr$"):
+    with pytest.raises(StartupError, match=r"^pivot is 'xx', a language of no model; the languages are de, en, fr$"):
         Server(loopback(ServerSettings(pivot="xx")), FIRST, SECOND)
 
 

@@ -10,7 +10,8 @@ from prometheus_client import CollectorRegistry
 from deploy.generate.alerts import RECORDINGS
 from deploy.generate.promql_names import names_in
 from dragoman.service.system.memory_limits import DeviceMemory
-from dragoman.service.telemetry.metrics import MethodMetrics, Metrics, ModelMetrics
+from dragoman.service.telemetry.metrics import Metrics
+from dragoman.service.telemetry.recorders import MethodMetrics, ModelMetrics
 from dragoman.v1.names import METHODS, SERVICE
 
 SCRAPED = frozenset({"job", "instance"})
