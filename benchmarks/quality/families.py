@@ -20,9 +20,9 @@ import click
 import numpy as np
 import torch
 
+from dragoman.bundle.graph_decoder import Decoded, GraphDecoder
 from dragoman.bundle.manifest import FORMAT_VERSION, Bundle, Manifest
 from dragoman.bundle.precision import Precision
-from dragoman.bundle.verify import Decoded, GraphDecoder
 from dragoman.export.graph_writer import dimensions_of, show_logits, write_graphs
 from dragoman.export.int8 import quantize
 from dragoman.model.checkpoint import Checkpoint

@@ -1,6 +1,7 @@
-"""From the tokenizer's files of a Hugging Face folder to those that `open_tokenizer` reads.
+"""Import of the tokenizer in a Hugging Face folder to files for `open_tokenizer`.
 
-Each family has a function of its own here, which says where its special tokens stand. `Folder` reads the files.
+Each family has a function that describes its special tokens: x is the text in their docstrings. `Folder` reads the
+files.
 """
 
 import re
@@ -44,9 +45,9 @@ MBART_TAG = re.compile(r"[a-z]{2}_[A-Z]{2}")
 
 
 def import_tokenizer(family: str, source: Path, target: Path) -> Tokenizer:
-    """Write into the new folder `target` what `open_tokenizer` needs, from a Hugging Face folder `source`.
+    """Convert the tokenizer in the Hugging Face folder `source` to files for `open_tokenizer` in the new `target`.
 
-    Raises FileNotFoundError or ValueError that names the file at fault, and ValueError for a family that is not known.
+    Raises FileNotFoundError or ValueError with the path of the faulty file, and ValueError for an unknown family.
     """
     if family not in FAMILIES:
         raise ValueError(f"family must be one of {', '.join(sorted(FAMILIES))}, is {family!r}")
@@ -59,17 +60,17 @@ def import_tokenizer(family: str, source: Path, target: Path) -> Tokenizer:
 
 
 def _marian(folder: Folder, target: Path) -> Description:
-    """x </s>; a checkpoint of several targets wants >>xxx<< first. Source and target have a model each."""
+    """x </s>, after >>xxx<< in a checkpoint with several targets. Source and target have separate models."""
     ids = read_vocabulary(folder.find("vocab.json"))
-    two = bool(folder.setting("separate_vocabs", False))
-    target_ids = read_vocabulary(folder.find("target_vocab.json")) if two else ids
+    separate = bool(folder.setting("separate_vocabs", False))
+    target_ids = read_vocabulary(folder.find("target_vocab.json")) if separate else ids
     for name, new, vocabulary in (("source.spm", SOURCE_FILE, ids), ("target.spm", TARGET_FILE, target_ids)):
         check_coverage(folder.find(name), vocabulary)
         shutil.copyfile(folder.find(name), target / new)
     write_vocabulary(target / VOCABULARY_FILE, ids)
-    if two:
+    if separate:
         write_vocabulary(target / TARGET_VOCABULARY_FILE, target_ids)
-    tags = {} if two else {match[1]: number for token, number in ids.items() if (match := TAG.fullmatch(token))}
+    tags = {} if separate else {match[1]: number for token, number in ids.items() if (match := TAG.fullmatch(token))}
     names = [str(folder.setting(name, "")) for name in ("source_lang", "target_lang")]
     if not all(names):
         names = list(_languages_of_name(folder.path.resolve().name))
@@ -79,7 +80,7 @@ def _marian(folder: Folder, target: Path) -> Description:
         after=(id_of("</s>", ids, folder),),
         prompt=folder.prompt(id_of("<pad>", target_ids, folder)),
         control_ids=_control(ids, tags.values()),
-        target_control_ids=_control(target_ids, ()) if two else None,
+        target_control_ids=_control(target_ids, ()) if separate else None,
         unknown_id=id_of("<unk>", ids, folder),
         source_languages=_marian_languages(names[0]),
         target_languages=_tagged(tags, ">>{}<<", shortest=False) if tags else _marian_languages(names[1]),
@@ -112,11 +113,11 @@ def _m2m100(folder: Folder, target: Path) -> Description:
     )
 
 
-# --- families on the tokenizers library, or on a SentencePiece model whose ids they shift
+# --- families on the tokenizers library, or on a SentencePiece model with shifted ids
 
 
 def _nllb(folder: Folder, target: Path) -> Description:
-    """xxx_Xxxx x </s>, of old x </s> xxx_Xxxx, and the target's token forced."""
+    """xxx_Xxxx x </s>, in legacy checkpoints x </s> xxx_Xxxx, and the target's token forced."""
     kind, control, tags = _fairseq(folder, target, NLLB_TAG, ())
     end = id_of("</s>", control, folder)
     legacy = bool(folder.setting("legacy_behaviour", False))
@@ -134,13 +135,13 @@ def _nllb(folder: Folder, target: Path) -> Description:
 
 
 def _mbart(folder: Folder, target: Path) -> Description:
-    """Either kind of mBART: their configurations are alike, their tokenizers are not."""
+    """mBART-25 or mBART-50, which have the same configuration but different tokenizers."""
     names = {str(settings.get("tokenizer_class", "")) for settings in (folder.settings, folder.config)}
     return _mbart_of(folder, target, fifty=any(name.startswith("MBart50") for name in names))
 
 
 def _mbart_of(folder: Folder, target: Path, *, fifty: bool) -> Description:
-    """mBART-50: xx_XX x </s>, and the target's token forced. mBART-25: x </s> xx_XX, and begun with the target's."""
+    """mBART-50: xx_XX x </s>, and the target's token forced. mBART-25: x </s> xx_XX, and the target's token first."""
     kind, control, tags = _fairseq(folder, target, MBART_TAG, MBART50_CODES if fifty else MBART_CODES)
     end = id_of("</s>", control, folder)
     languages = _tagged(tags)
@@ -157,7 +158,7 @@ def _mbart_of(folder: Folder, target: Path, *, fifty: bool) -> Description:
 
 
 def _t5(folder: Folder, target: Path) -> Description:
-    """x </s>, after words that ask for the translation where config.json has them."""
+    """x </s>, after an instruction to translate if config.json has one."""
     kind: Kind = "tokenizers" if folder.has(LIBRARY_FILE) else "pieces"
     if kind == "tokenizers":
         control = copy_library(folder, target)
@@ -207,7 +208,7 @@ def _bart(folder: Folder, target: Path) -> Description:
 
 
 def _encoder(folder: Folder, target: Path) -> Description:
-    """[CLS] x [SEP], or whatever the file says; no decoder."""
+    """[CLS] x [SEP], or other tokens from the file; no decoder."""
     before, after, control = as_processed(folder, target)
     return _of_one_language(before, after, control, folder, ())
 
@@ -225,10 +226,10 @@ FAMILIES: Mapping[str, Callable[[Folder, Path], Description]] = {
     "roberta": _encoder,
     "t5": _t5,
 }
-"""Every family that can be imported."""
+"""Every importable family."""
 
 
-# --- what they share
+# --- shared by families
 
 
 def _fairseq(
@@ -248,7 +249,7 @@ def _fairseq(
         special = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, "<mask>": first + len(tags)}
         control = copy_pieces(path, target, special | tags, shift=1)
     if not tags:
-        raise ValueError(f"{folder.path}: the tokenizer's files list no language")
+        raise ValueError(f"{folder.path}: the tokenizer's files list no languages")
     return kind, control, dict(sorted(tags.items(), key=lambda item: item[1]))
 
 
@@ -273,7 +274,7 @@ def _control(ids: Mapping[str, int], tags: Iterable[int]) -> tuple[int, ...]:
 
 
 def _tagged(tags: Mapping[str, int], form: str = "{}", *, shortest: bool = True) -> tuple[Language, ...]:
-    """Languages that have a token, under the family's name for them and the token itself."""
+    """Languages with a token, whose names are the family's own name and the token itself."""
     codes = bcp47_codes(tags, shortest=shortest)
     return tuple(
         Language(code, tuple(dict.fromkeys((name, form.format(name)))), tags[name]) for name, code in codes.items()
@@ -281,7 +282,7 @@ def _tagged(tags: Mapping[str, int], form: str = "{}", *, shortest: bool = True)
 
 
 def _forced(folder: Folder, languages: tuple[Language, ...]) -> tuple[Language, ...]:
-    """The one target that the checkpoint's own rules force, if they force one."""
+    """The target language that the checkpoint's own rules force; all languages if they force none."""
     forced = {folder.forced_id(), folder.given_start_id()}
     return tuple(language for language in languages if language.id in forced) or languages
 
@@ -296,13 +297,13 @@ def _instructions(tasks: Mapping[str, Any]) -> tuple[Instruction, ...]:
 
 
 def _languages_of_name(folder: str) -> tuple[str, str]:
-    """Source and target out of a name such as opus-mt-en-fr."""
+    """Source and target language from a name such as opus-mt-en-fr; "" for another name."""
     match = re.fullmatch(r"opus-mt-(?:.*-)?([A-Za-z_]+)-([A-Za-z_]+)", folder)
     return (match[1], match[2]) if match else ("", "")
 
 
 def _marian_languages(name: str) -> tuple[Language, ...]:
-    """Of a name such as en, pt_br or cat_oci_spa; unknown where it stands for a group, such as ROMANCE."""
+    """The languages in a name such as en, pt_br or cat_oci_spa; unknown for a group of languages, such as ROMANCE."""
     names = name.split("_") if re.fullmatch(r"[a-z]{2,3}(_[a-z]{3})+", name) else [name]
     if not all(re.fullmatch(r"[a-z]{2,3}(_[A-Za-z]{2,4})*", each) for each in names) or name in LANGUAGE_GROUPS:
         return UNKNOWN_LANGUAGES

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from dragoman.bundle.graph_decoder import GraphDecoder, decode_alone
 from dragoman.bundle.manifest import GOLDEN_FILE, REPORT_FILE, Bundle, open_bundle
 from dragoman.bundle.precision import LOSSES
-from dragoman.bundle.verify import GraphDecoder, decode_alone
 from dragoman.export.command import export
 from dragoman.model.checkpoint import load_checkpoint
 from tests.golden.shipped import CHECKPOINT, ROOT

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from dragoman.bundle.graph_decoder import GraphDecoder
 from dragoman.bundle.manifest import Bundle
-from dragoman.bundle.verify import GraphDecoder
 from dragoman.export.exporter import ExportOptions, export_checkpoint
 from dragoman.export.graph_writer import write_graphs
 from dragoman.model.checkpoint import Checkpoint

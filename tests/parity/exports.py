@@ -4,9 +4,9 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from dragoman.bundle.graph_decoder import GraphDecoder
 from dragoman.bundle.graphs import DECODER_FILE, ENCODER_FILE
 from dragoman.bundle.manifest import WEIGHTS_FILE, Bundle
-from dragoman.bundle.verify import GraphDecoder
 from dragoman.export.graph_writer import show_logits
 
 

@@ -12,12 +12,12 @@ import onnx
 import pytest
 import torch
 
-from dragoman.bundle import verify
+from dragoman.bundle.graph_decoder import Decoded, GraphDecoder, Ids, decode_alone
 from dragoman.bundle.graphs import DECODER_FILE, ENCODER_FILE
 from dragoman.bundle.manifest import GOLDEN_FILE, Bundle, open_bundle
 from dragoman.bundle.precision import TOLERANCES
 from dragoman.bundle.runtime import onnxruntime
-from dragoman.bundle.verify import GraphDecoder, Ids, VerificationError, verify_bundle
+from dragoman.bundle.verify import VerificationError, compare_batches, verify_bundle
 from dragoman.export import exporter
 from dragoman.export.exporter import ExportOptions, export_checkpoint
 from dragoman.export.graph_writer import WeightsFile, dimensions_of, show_logits, write_graphs
@@ -187,7 +187,7 @@ def test_scores_do_not_depend_on_batch_mates_in_any_bit(threads: int, checkpoint
     rng = np.random.default_rng(3)
     sources = [rng.integers(4, 340, length).tolist() for length in range(1, 41)]
     limits = [24] * len(sources)
-    alone = verify.decode_alone(decoder, sources, limits)
+    alone = decode_alone(decoder, sources, limits)
     assert decoder.decode(sources, limits) == alone
     assert decoder.decode(sources[::-1], limits) == alone[::-1]
 
@@ -200,9 +200,9 @@ class Moody(GraphDecoder):
 
     def decode(
         self, sources: Sequence[Ids], limits: Sequence[int], prompts: Sequence[Ids] | None = None
-    ) -> list[verify.Decoded]:
+    ) -> list[Decoded]:
         crowded = len(sources) > 2
-        return [verify.Decoded((7 if crowded else 6,), (-1.0 if crowded else -0.5,)) for _ in sources]
+        return [Decoded((7 if crowded else 6,), (-1.0 if crowded else -0.5,)) for _ in sources]
 
 
 class TestTheProof:
@@ -233,10 +233,10 @@ class TestTheProof:
     def test_rows_that_a_batch_changes_fail_or_are_counted(self) -> None:
         sources, limits = [(5, 2)] * 6, [1] * 6
         decoder = Moody()
-        alone = verify.decode_alone(decoder, sources, limits)
+        alone = decode_alone(decoder, sources, limits)
         with pytest.raises(VerificationError, match="alone equals batched: text . gives other tokens in a batch of 3"):
-            verify.compare_batches(decoder, sources, limits, alone)
-        check = verify.compare_batches(decoder, sources, limits, alone, strict=False)
+            compare_batches(decoder, sources, limits, alone)
+        check = compare_batches(decoder, sources, limits, alone, strict=False)
         # Of 6 rows in each of the four batch sizes, those in pairs stay as they were.
         assert "24 rows in batches of 2, 3, 8, 32: 6 with equal tokens, 6 with bit-equal" in check.detail
 
@@ -263,7 +263,7 @@ class TestTheProof:
         decoder = GraphDecoder(Bundle(other_weights, bundle.manifest), threads=1)
         with pytest.raises(VerificationError, match=r"cached equals uncached: text \d+, step \d+ chooses"):
             check_cached(decoder, sample, tolerance)
-        alone = verify.decode_alone(decoder, sample.sources, [len(output.tokens) for output in sample.outputs])
+        alone = decode_alone(decoder, sample.sources, [len(output.tokens) for output in sample.outputs])
         with pytest.raises(VerificationError, match="greedy tokens: text 0 differs from the reference"):
             check_tokens(alone, sample, tolerance)
 
@@ -305,7 +305,7 @@ class TestTheProof:
     @pytest.mark.usefixtures("checkpoint")
     def test_force_replaces_nothing_but_a_bundle(self, checkpoint_folder: Path, tmp_path: Path) -> None:
         folder = shutil.copytree(checkpoint_folder, tmp_path / "checkpoint")
-        with pytest.raises(FileExistsError, match="checkpoint: is not a bundle, and is not replaced"):
+        with pytest.raises(FileExistsError, match="checkpoint: not a bundle, so --force does not replace it"):
             export_quietly(folder, folder, force=True)
         load_checkpoint(folder)
 
@@ -319,8 +319,8 @@ class TestTheProof:
             export_quietly(checkpoint_folder, tmp_path / "bundle")
 
 
-def test_made_up_texts_reach_the_whole_vocabulary(checkpoint: Checkpoint) -> None:
-    texts = exporter.made_up_texts(checkpoint.tokenizer)
+def test_random_texts_reach_the_whole_vocabulary(checkpoint: Checkpoint) -> None:
+    texts = exporter.random_texts(checkpoint.tokenizer)
     reached = {token for text in texts for token in checkpoint.tokenizer.encode(text)}
     words = set(range(4 + 256, checkpoint.tokenizer.vocabulary))  # after control ids and bytes
     assert len(reached & words) > 0.9 * len(words)

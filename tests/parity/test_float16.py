@@ -9,10 +9,11 @@ import pytest
 import torch
 from torch import nn
 
+from dragoman.bundle.graph_decoder import GraphDecoder, decode_alone
 from dragoman.bundle.graphs import DECODER_FILE, ENCODER_FILE, encoder_spec
 from dragoman.bundle.manifest import WEIGHTS_FILE, Bundle
 from dragoman.bundle.precision import LOSSES
-from dragoman.bundle.verify import GraphDecoder, VerificationError, decode_alone, verify_bundle
+from dragoman.bundle.verify import VerificationError, verify_bundle
 from dragoman.export.exporter import ExportOptions, export_checkpoint
 from dragoman.export.float16 import (
     MAX_NUMBER,

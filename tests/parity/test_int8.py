@@ -10,10 +10,11 @@ import pytest
 import torch
 from torch import nn
 
+from dragoman.bundle.graph_decoder import GraphDecoder, decode_alone
 from dragoman.bundle.graphs import DECODER_FILE
 from dragoman.bundle.manifest import PRODUCT_FILE, WEIGHTS_FILE, Bundle
 from dragoman.bundle.precision import LOSSES
-from dragoman.bundle.verify import GraphDecoder, VerificationError, check_product, decode_alone, verify_bundle
+from dragoman.bundle.verify import VerificationError, check_product, verify_bundle
 from dragoman.export.exporter import ExportOptions, export_checkpoint
 from dragoman.export.graph_writer import write_graphs, write_product
 from dragoman.export.int8 import Int8Linear, multiply, quantize, quantize_rows

@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 import torch
 
+from dragoman.bundle.graph_decoder import GraphDecoder, decode_alone
 from dragoman.bundle.manifest import Bundle
 from dragoman.bundle.rules import DecodingRules
-from dragoman.bundle.verify import GraphDecoder, decode_alone
 from dragoman.model.checkpoint import Checkpoint
 from dragoman.model.greedy import Output, greedy
 from dragoman.service.engine.offline import Offline

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from benchmarks.quality.families import open_graphs
-from dragoman.bundle.verify import GraphDecoder
+from dragoman.bundle.graph_decoder import GraphDecoder
 from dragoman.model.checkpoint import Checkpoint
 from dragoman.model.greedy import pad
 from dragoman.model.importing import load_any

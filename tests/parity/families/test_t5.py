@@ -15,8 +15,8 @@ import transformers
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from dragoman.bundle.graph_decoder import GraphDecoder
 from dragoman.bundle.manifest import Bundle
-from dragoman.bundle.verify import GraphDecoder
 from dragoman.export.graph_writer import dimensions_of, show_logits, write_graphs
 from dragoman.model.checkpoint import Checkpoint
 from dragoman.model.greedy import greedy, pad
