@@ -23,7 +23,7 @@ class TestTheCheckpoint:
         assert checkpoint.config.source_languages == ("en",)
         assert checkpoint.config.target_languages == ("fr",)
 
-    def test_its_card_names_data_licences_and_scores(self) -> None:
+    def test_its_card_has_data_licences_and_scores(self) -> None:
         card = (CHECKPOINT / "README.md").read_text()
         for word in ("CC-BY 2.0 FR", "Tatoeba", "Debian", "BLEU", "dragoman train"):
             assert word in card
@@ -52,7 +52,7 @@ class TestTheServedBundle:
         assert loss["agreement"] >= LOSSES["int8"].agreement
         assert loss["log_prob_drop"] <= LOSSES["int8"].drop
 
-    def test_says_nothing_of_the_machine_it_was_made_on(self, bundle: Bundle) -> None:
+    def test_contains_no_paths_of_the_exporting_machine(self, bundle: Bundle) -> None:
         folders = re.compile(rb"/(home|opt|root|tmp|usr|var|Users)/|" + re.escape(str(ROOT).encode()))
         files = [path for path in bundle.folder.rglob("*") if path.is_file()]
         assert [path.name for path in files if folders.search(path.read_bytes())] == []
@@ -63,7 +63,7 @@ class TestTheFloat32Bundle:
         check_proof(float32_bundle)
         assert float32_bundle.report()["greedy_tokens"]["whole_part"] >= 0.95
 
-    def test_is_hardly_larger_than_its_weights(self, float32_bundle: Bundle) -> None:
+    def test_is_at_most_a_tenth_larger_than_its_weights(self, float32_bundle: Bundle) -> None:
         assert float32_bundle.report()["size"]["ratio"] <= 1.1
 
 
@@ -79,7 +79,7 @@ def fresh(bundle: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 
 class TestAFreshExport:
-    def test_gives_the_tokens_that_the_served_bundle_gives(self, fresh: Bundle, bundle: Bundle) -> None:
+    def test_gives_the_tokens_of_the_served_bundle(self, fresh: Bundle, bundle: Bundle) -> None:
         golden = bundle.golden()
         assert len(golden) >= 64
         sources = [text.source_ids for text in golden]
@@ -88,9 +88,7 @@ class TestAFreshExport:
         assert [output.tokens for output in served] == [text.tokens for text in golden]
         assert [output.tokens for output in anew] == [text.tokens for text in golden]
 
-    def test_gives_the_same_graphs_and_weights_where_versions_and_processor_are_the_same(
-        self, fresh: Bundle, bundle: Bundle
-    ) -> None:
+    def test_has_the_same_bytes_for_the_same_versions_and_processor(self, fresh: Bundle, bundle: Bundle) -> None:
         here, there = ({name: made.report()[name] for name in ("versions", "processor")} for made in (fresh, bundle))
         if here != there:
             pytest.skip(f"the served bundle was exported with {there}")

@@ -51,7 +51,7 @@ def test_logits_equal_pytorch_at_every_size(checkpoint: Checkpoint, logits_decod
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_logits_of_other_kinds_equal_pytorch_at_every_size(name: str, bundle: Bundle, tmp_path: Path) -> None:
+def test_logits_of_other_variants_equal_pytorch(name: str, bundle: Bundle, tmp_path: Path) -> None:
     model = random_model(VARIANTS[name])
     write_graphs(tmp_path, model, tiny_rules())
     show_logits(tmp_path)
@@ -85,7 +85,7 @@ def check_logits(decoder: GraphDecoder, model: Transformer) -> None:
     assert np.max(ours) < max(1e-4, 2 * max(theirs))
 
 
-def test_a_suppressed_token_has_no_chance_in_the_graph(bundle: Bundle, logits_decoder: GraphDecoder) -> None:
+def test_suppressed_tokens_have_minus_infinity_as_logit(bundle: Bundle, logits_decoder: GraphDecoder) -> None:
     (step,) = logits_decoder.force([[5, 6, 2]], [[4]])
     assert np.isneginf(step["logits"][0, list(bundle.manifest.decoding.suppressed_ids)]).all()
     assert np.isfinite(step["log_prob"]).all()
@@ -111,7 +111,7 @@ def test_no_axis_is_frozen_at_its_traced_size(bundle: Bundle) -> None:
             assert numbers <= fixed, value.name
 
 
-def test_the_graphs_hold_standard_operators_only(bundle: Bundle) -> None:
+def test_the_graphs_have_standard_operators_only(bundle: Bundle) -> None:
     for name in (ENCODER_FILE, DECODER_FILE):
         model = onnx.load(bundle.path(name), load_external_data=False)
         assert [(entry.domain, entry.version) for entry in model.opset_import] == [("", 24)]
@@ -119,12 +119,12 @@ def test_the_graphs_hold_standard_operators_only(bundle: Bundle) -> None:
         assert not model.functions
 
 
-def test_the_graphs_tell_nothing_of_where_they_were_made(bundle: Bundle) -> None:
+def test_the_graphs_contain_no_paths(bundle: Bundle) -> None:
     for name in (ENCODER_FILE, DECODER_FILE):
         assert b".py" not in bundle.path(name).read_bytes()
 
 
-def test_the_source_lengths_reach_the_cross_attention_of_each_layer(bundle: Bundle) -> None:
+def test_source_lengths_mask_every_cross_attention(bundle: Bundle) -> None:
     graph = onnx.load(bundle.path(DECODER_FILE), load_external_data=False).graph
     tainted: set[str] = {"source_lengths"}
     masks: list[str] = []
@@ -181,7 +181,7 @@ def test_greedy_tokens_equal_the_reference(checkpoint: Checkpoint, bundle: Bundl
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_scores_do_not_depend_on_batch_mates_in_any_bit(threads: int, checkpoint: Checkpoint, bundle: Bundle) -> None:
+def test_scores_are_bit_equal_in_any_batch(threads: int, checkpoint: Checkpoint, bundle: Bundle) -> None:
     decoder = GraphDecoder(bundle, threads)
     # Lengths of 7, 11 and 15 are those at which attention at an unpadded width sums in another order.
     rng = np.random.default_rng(3)
@@ -210,7 +210,7 @@ class TestTheProof:
         names = [check.name for check in verify_bundle(bundle, threads=2)]
         assert names == ["tokenizer", "golden answers", "alone equals batched"]
 
-    def test_the_report_says_what_was_compared(self, bundle: Bundle) -> None:
+    def test_the_report_lists_the_checks(self, bundle: Bundle) -> None:
         report = bundle.report()
         names = ["names and axes", "shapes", "states and logits", "cached equals uncached", "greedy tokens"]
         assert [check["name"] for check in report["checks"]] == [*names, "alone equals batched"]
@@ -223,14 +223,14 @@ class TestTheProof:
         assert all(len(text.margins) == len(text.log_probs) == len(text.tokens) for text in golden)
         assert len({len(text.source_ids) for text in golden}) > 5
 
-    def test_other_weights_are_found_out(self, bundle: Bundle, other_weights: Path, tmp_path: Path) -> None:
+    def test_other_weights_fail_the_verification(self, bundle: Bundle, other_weights: Path, tmp_path: Path) -> None:
         copy_graphs(other_weights, tmp_path)
         for name in (GOLDEN_FILE, "tokenizer"):
             (tmp_path / name).symlink_to(bundle.path(name))
         with pytest.raises(VerificationError, match="golden answers: text 0 gives other tokens"):
             verify_bundle(Bundle(tmp_path, bundle.manifest), threads=1)
 
-    def test_rows_that_a_batch_changes_fail_or_are_counted(self) -> None:
+    def test_rows_changed_by_a_batch_fail_or_are_counted(self) -> None:
         sources, limits = [(5, 2)] * 6, [1] * 6
         decoder = Moody()
         alone = decode_alone(decoder, sources, limits)
@@ -240,13 +240,13 @@ class TestTheProof:
         # Of 6 rows in each of the four batch sizes, those in pairs stay as they were.
         assert "24 rows in batches of 2, 3, 8, 32: 6 with equal tokens, 6 with bit-equal" in check.detail
 
-    def test_a_provider_that_is_not_there_is_refused(self, bundle: Bundle) -> None:
+    def test_an_unavailable_provider_is_refused(self, bundle: Bundle) -> None:
         if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
             pytest.skip("this ONNX Runtime has CUDA")
         with pytest.raises(VerificationError, match="provider: cuda is not in this ONNX Runtime, which has"):
             verify_bundle(bundle, threads=1, provider="cuda")
 
-    def test_another_tokenizer_is_found_out(self, bundle: Bundle, tmp_path: Path) -> None:
+    def test_another_tokenizer_fails_the_verification(self, bundle: Bundle, tmp_path: Path) -> None:
         for entry in bundle.manifest.files:
             (tmp_path / entry.path).parent.mkdir(exist_ok=True)
             (tmp_path / entry.path).write_bytes(bundle.path(entry.path).read_bytes())
@@ -256,7 +256,7 @@ class TestTheProof:
         with pytest.raises(VerificationError, match="tokenizer: text 3"):
             verify_bundle(Bundle(tmp_path, bundle.manifest), threads=1)
 
-    def test_other_choices_than_the_references_are_found_out(
+    def test_other_choices_than_the_reference_fail_the_proof(
         self, checkpoint: Checkpoint, bundle: Bundle, other_weights: Path
     ) -> None:
         sample, tolerance = translate_sample(checkpoint, sentences(20)), TOLERANCES["float32"]
@@ -267,7 +267,7 @@ class TestTheProof:
         with pytest.raises(VerificationError, match="greedy tokens: text 0 differs from the reference"):
             check_tokens(alone, sample, tolerance)
 
-    def test_a_renamed_input_is_found_out(self, bundle: Bundle, tmp_path: Path) -> None:
+    def test_a_renamed_input_fails_the_proof(self, bundle: Bundle, tmp_path: Path) -> None:
         for name in (ENCODER_FILE, DECODER_FILE):
             model = onnx.load(bundle.path(name), load_external_data=False)
             if name == ENCODER_FILE:
@@ -276,7 +276,7 @@ class TestTheProof:
         with pytest.raises(VerificationError, match="encoder.onnx: inputs are .*attention_mask"):
             check_names_and_axes(Bundle(tmp_path, bundle.manifest))
 
-    def test_a_failed_check_leaves_nothing_behind_and_keeps_the_old_bundle(
+    def test_a_failed_check_keeps_the_old_bundle_alone(
         self, bundle: Bundle, checkpoint_folder: Path, other_weights: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(exporter, "write_graphs", copier(other_weights))
@@ -349,7 +349,7 @@ def test_either_of_two_end_tokens_ends_an_output(checkpoint: Checkpoint, bundle:
     assert {output.tokens[-1] for output in found} >= {2, second}
 
 
-def test_weights_that_lay_there_before_are_no_part_of_the_new_ones(tmp_path: Path) -> None:
+def test_an_existing_weights_file_is_replaced(tmp_path: Path) -> None:
     before = tmp_path / "weights.bin"
     before.write_bytes(b"older weights")
     WeightsFile(before)

@@ -108,7 +108,7 @@ class TestProducts:
         assert MAX_NUMBER / 2 < score <= MAX_NUMBER
 
 
-def test_what_was_tied_stays_tied() -> None:
+def test_tied_weights_stay_tied() -> None:
     model = halve(random_model())
     assert model.projection.weight is model.source_embedding.tokens.weight
     assert model.projection.weight is model.target_embedding.tokens.weight
@@ -122,7 +122,7 @@ def test_weights_that_float16_cannot_hold_are_refused_by_name() -> None:
         halve(model)
 
 
-def test_the_graphs_hold_each_weight_once_in_two_bytes(tmp_path: Path) -> None:
+def test_each_weight_is_stored_once_in_two_bytes(tmp_path: Path) -> None:
     model = random_model(LARGE)
     write_graphs(tmp_path, halve(model), tiny_rules(LARGE), precision="float16")
     weights = sum(2 * tensor.numel() for tensor in own_weights(model).values())
@@ -131,7 +131,7 @@ def test_the_graphs_hold_each_weight_once_in_two_bytes(tmp_path: Path) -> None:
     assert (tmp_path / WEIGHTS_FILE).stat().st_size <= weights + suppressed + positions + aligned
 
 
-def test_the_graphs_hold_standard_operators_with_softmax_and_norms_in_float32(half_bundle: Bundle) -> None:
+def test_softmax_and_norms_are_standard_and_in_float32(half_bundle: Bundle) -> None:
     model = onnx.load(half_bundle.path(DECODER_FILE), load_external_data=False)
     assert [(entry.domain, entry.version) for entry in model.opset_import] == [("", 24)]
     types = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
@@ -153,7 +153,7 @@ def test_caches_and_cross_keys_are_float16_and_states_float32(half_bundle: Bundl
     assert [tensor.dtype for tensor in spec.outputs[:2]] == ["float32", "float16"]
 
 
-def test_states_equal_the_half_model_but_for_a_rounding(half_bundle: Bundle, checkpoint: Checkpoint) -> None:
+def test_states_equal_the_float16_model_up_to_rounding(half_bundle: Bundle, checkpoint: Checkpoint) -> None:
     model, decoder = halve(checkpoint.model), GraphDecoder(half_bundle, threads=1)
     sources = [checkpoint.tokenizer.encode(text) for text in sentences(40)]
     ids, lengths = pad(sources, 0)
@@ -168,7 +168,7 @@ def test_states_equal_the_half_model_but_for_a_rounding(half_bundle: Bundle, che
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_scores_do_not_depend_on_batch_mates_in_any_bit(threads: int, half_bundle: Bundle) -> None:
+def test_scores_are_bit_equal_in_any_batch(threads: int, half_bundle: Bundle) -> None:
     decoder = GraphDecoder(half_bundle, threads)
     rng = np.random.default_rng(3)
     sources = [rng.integers(4, 340, length).tolist() for length in range(1, 41)]
@@ -178,7 +178,7 @@ def test_scores_do_not_depend_on_batch_mates_in_any_bit(threads: int, half_bundl
     assert decoder.decode(sources[::-1], limits) == alone[::-1]
 
 
-def test_the_report_says_what_the_precision_costs(half_bundle: Bundle) -> None:
+def test_the_report_has_the_loss_of_precision(half_bundle: Bundle) -> None:
     report = half_bundle.report()
     loss = report["loss_of_precision"]
     assert loss["agreement"] >= 0.98
@@ -187,12 +187,12 @@ def test_the_report_says_what_the_precision_costs(half_bundle: Bundle) -> None:
     assert report["precision"] == half_bundle.manifest.precision == "float16"
 
 
-def test_a_bundle_is_verified_as_any_other(half_bundle: Bundle) -> None:
+def test_a_float16_bundle_passes_the_verification(half_bundle: Bundle) -> None:
     names = [check.name for check in verify_bundle(half_bundle, threads=1)]
     assert names == ["tokenizer", "golden answers", "alone equals batched"]
 
 
-def test_the_engines_runner_gives_what_the_verifier_gives(half_bundle: Bundle) -> None:
+def test_the_engine_gives_the_answers_of_the_verifier(half_bundle: Bundle) -> None:
     runner = OrtRunner(half_bundle, provider="cpu", threads=1, max_rows=4)
     decoder = GraphDecoder(half_bundle, threads=1)
     sources = random_sources(4)
@@ -231,14 +231,14 @@ class TestMasks:
         assert together == decode_alone(decoder, batch, limits)
         assert all(np.isfinite(output.log_probs).all() for output in together)
 
-    def test_rows_of_no_tokens_are_finite_and_change_nobody(self, decoder: GraphDecoder) -> None:
+    def test_empty_rows_are_finite_and_change_no_other_row(self, decoder: GraphDecoder) -> None:
         sources = random_sources(3)
         alone = decode_alone(decoder, sources, [20] * 3)
         padded = decoder.decode([*sources, [], []], [20] * 5)
         assert padded[:3] == alone
         assert all(np.isfinite(output.log_probs).all() for output in padded[3:])
 
-    def test_tokens_are_those_of_float32_where_it_is_sure(self, decoder: GraphDecoder) -> None:
+    def test_tokens_equal_float32_up_to_a_narrow_margin(self, decoder: GraphDecoder) -> None:
         compare(decoder, random_model(LONG), random_sources(), margin=0.05)
 
 

@@ -43,11 +43,11 @@ needs_affinity = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason
 
 @needs_affinity
 @pytest.mark.parametrize("lanes", [1, 3])
-def test_with_one_processor_nothing_computes_beside_the_lanes_themselves(bundle: Bundle, lanes: int) -> None:
+def test_on_one_processor_only_the_lanes_compute(bundle: Bundle, lanes: int) -> None:
     assert loaded(bundle, lanes, 0) == (lanes, 0)
 
 
 @needs_affinity
-def test_an_explicit_number_is_obeyed(bundle: Bundle) -> None:
+def test_an_explicit_number_of_threads_is_used(bundle: Bundle) -> None:
     # Each of the two graphs has a pool; a lane runs one of the graphs at a time, and pools sleep between runs.
     assert loaded(bundle, 1, 3) == (1, 2 * 2)

@@ -130,7 +130,7 @@ def assert_ended_like(run: Run, other: Run) -> None:
 # --- interruption and resumption
 
 
-def test_a_run_stopped_twice_ends_bit_for_bit_like_one_that_was_not(run: Run, uninterrupted: Run) -> None:
+def test_a_run_stopped_twice_ends_bit_equal(run: Run, uninterrupted: Run) -> None:
     steps = 0
     for number, passes in ((signal.SIGTERM, 4), (signal.SIGINT, 11)):  # in the first epoch, and among averaged steps
         trainer = run.trainer(seed=steps)
@@ -145,12 +145,12 @@ def test_a_run_stopped_twice_ends_bit_for_bit_like_one_that_was_not(run: Run, un
     assert_ended_like(run, uninterrupted)
 
 
-def test_signals_have_their_usual_meaning_again_after_a_run(uninterrupted: Run) -> None:
+def test_signal_handlers_are_restored_after_a_run(uninterrupted: Run) -> None:
     assert uninterrupted.out.is_dir()
     assert {number: signal.getsignal(number) for number in USUAL} == USUAL
 
 
-def test_a_run_killed_while_it_validates_loses_no_step(run: Run, uninterrupted: Run) -> None:
+def test_a_run_killed_in_validation_loses_no_step(run: Run, uninterrupted: Run) -> None:
     plan = dataclasses.replace(PLAN, validate_minutes=1e-9)  # after each step
     trainer = run.trainer(plan)
     when(trainer.model, training=False, time=7, then=die)
@@ -161,14 +161,14 @@ def test_a_run_killed_while_it_validates_loses_no_step(run: Run, uninterrupted: 
     assert_ended_like(run, uninterrupted)  # and so validation has changed nothing
 
 
-def test_a_signal_during_validation_stops_the_run_at_the_next_step(run: Run) -> None:
+def test_a_signal_in_validation_stops_at_the_next_step(run: Run) -> None:
     trainer = run.trainer(dataclasses.replace(PLAN, validate_minutes=1e-9))
     when(trainer.model, training=False, time=2, then=lambda: signal.raise_signal(signal.SIGTERM))
     assert not trainer.run(toy_pairs(), VALID)
     assert run.state()["progress"]["step"] == 3
 
 
-def test_a_run_killed_in_its_last_validation_still_gets_its_checkpoint(run: Run, uninterrupted: Run) -> None:
+def test_a_run_killed_in_its_last_validation_can_be_completed(run: Run, uninterrupted: Run) -> None:
     trainer = run.trainer()
     when(trainer.model, training=False, time=1, then=die)
     with pytest.raises(Killed):
@@ -179,7 +179,7 @@ def test_a_run_killed_in_its_last_validation_still_gets_its_checkpoint(run: Run,
     assert_ended_like(run, uninterrupted)
 
 
-def test_running_a_finished_run_again_changes_nothing_and_says_so(
+def test_resuming_a_complete_run_changes_nothing(
     run: Run, uninterrupted: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run.trainer().run(toy_pairs(), VALID)
@@ -212,7 +212,7 @@ def die() -> None:
         ({}, {"d_ff": 128}, r"another d_ff \(was 64, is 128\);"),
     ],
 )
-def test_other_settings_than_a_run_began_with_are_refused_by_name(
+def test_resuming_with_other_settings_is_refused_by_name(
     uninterrupted: Run, plan: dict[str, Any], architecture: dict[str, Any], message: str
 ) -> None:
     before = (uninterrupted.folder / "work" / STATE_FILE).read_bytes()
@@ -221,7 +221,7 @@ def test_other_settings_than_a_run_began_with_are_refused_by_name(
     assert (uninterrupted.folder / "work" / STATE_FILE).read_bytes() == before
 
 
-def test_another_corpus_than_a_run_began_with_is_refused(uninterrupted: Run) -> None:
+def test_resuming_with_another_corpus_is_refused(uninterrupted: Run) -> None:
     with pytest.raises(TrainingError, match=r"another pairs \(was 30, is 29\), target_tokens"):
         uninterrupted.trainer().run(toy_pairs(29), VALID)
 
@@ -229,7 +229,7 @@ def test_another_corpus_than_a_run_began_with_is_refused(uninterrupted: Run) -> 
 # --- one step, and the end
 
 
-def test_every_step_has_the_scheduled_rate_and_a_gradient_of_bounded_length(run: Run) -> None:
+def test_every_step_has_the_scheduled_rate_and_clipped_gradients(run: Run) -> None:
     trainer = run.trainer(dataclasses.replace(PLAN, clip_norm=0.25))
     rates, lengths = [], []
 
@@ -245,7 +245,7 @@ def test_every_step_has_the_scheduled_rate_and_a_gradient_of_bounded_length(run:
     assert max(lengths) == pytest.approx(0.25, rel=1e-4)
 
 
-def test_the_checkpoint_has_the_mean_of_the_last_part_of_the_run(run: Run) -> None:
+def test_the_checkpoint_is_the_mean_over_the_end_of_the_run(run: Run) -> None:
     trainer = run.trainer()
     history: list[dict[str, Tensor]] = []
     trainer.optimizer.register_step_post_hook(
@@ -259,14 +259,14 @@ def test_the_checkpoint_has_the_mean_of_the_last_part_of_the_run(run: Run) -> No
         assert not torch.allclose(tensor, history[-1][name], rtol=1e-3, atol=1e-6), name
 
 
-def test_a_run_too_short_to_average_is_saved_as_it_ended(run: Run) -> None:
+def test_a_run_too_short_to_average_saves_its_last_weights(run: Run) -> None:
     trainer = run.trainer(dataclasses.replace(PLAN, max_steps=2))
     assert trainer.run(toy_pairs(), VALID)
     for name, tensor in own_weights(trainer.model).items():
         assert torch.equal(run.saved_weights()[name], tensor.half().float())
 
 
-def test_a_run_ends_with_whichever_limit_comes_first(run: Run) -> None:
+def test_a_run_ends_at_the_first_of_two_limits(run: Run) -> None:
     trainer = run.trainer(dataclasses.replace(PLAN, max_steps=1000, max_minutes=10.0))
     trainer.progress.step, trainer.progress.seconds = 100, 300.0
     assert trainer.done() == 0.5
@@ -276,14 +276,14 @@ def test_a_run_ends_with_whichever_limit_comes_first(run: Run) -> None:
     assert trainer.done() == 1.0
 
 
-def test_minutes_end_a_run(run: Run) -> None:
+def test_a_run_ends_at_its_limit_in_minutes(run: Run) -> None:
     trainer = run.trainer(dataclasses.replace(PLAN, max_steps=None, max_minutes=0.003))
     assert trainer.run(toy_pairs(), VALID)
     assert 0.18 < trainer.progress.seconds < 5
     assert trainer.progress.step > 0
 
 
-def test_a_plan_without_an_end_is_refused(run: Run) -> None:
+def test_a_plan_without_a_limit_is_refused(run: Run) -> None:
     with pytest.raises(ValueError, match="a plan needs max_steps or max_minutes, has neither"):
         run.trainer(dataclasses.replace(PLAN, max_steps=None))
 
@@ -294,7 +294,7 @@ def test_a_run_with_nothing_to_train_on_is_refused(run: Run, pairs: list[Encoded
         run.trainer(dataclasses.replace(PLAN, shares={"never": 0.0})).run(pairs, VALID)
 
 
-def test_a_loss_that_is_no_number_ends_the_run_before_it_spoils_the_weights(run: Run) -> None:
+def test_a_nan_loss_ends_the_run_before_the_update(run: Run) -> None:
     trainer = run.trainer()
     own_weights(trainer.model)["encoder_norm.bias"][0] = torch.nan
     before = {name: tensor.clone() for name, tensor in own_weights(trainer.model).items()}
@@ -304,7 +304,7 @@ def test_a_loss_that_is_no_number_ends_the_run_before_it_spoils_the_weights(run:
         torch.testing.assert_close(tensor, before[name], rtol=0, atol=0, equal_nan=True)
 
 
-def test_a_gradient_that_is_no_number_ends_the_run_before_it_spoils_the_weights(run: Run) -> None:
+def test_an_infinite_gradient_ends_the_run_before_the_update(run: Run) -> None:
     trainer = run.trainer()
     dict(trainer.model.named_parameters())["encoder_norm.bias"].register_hook(lambda gradient: gradient * torch.inf)
     with pytest.raises(TrainingError, match=r"the gradient is (nan|inf) at step 0"):
@@ -359,7 +359,7 @@ def stopped(task: Reversal) -> subprocess.CompletedProcess[str]:
     return subprocess.CompletedProcess(command, process.returncode, output, errors)
 
 
-def test_sigterm_ends_the_command_with_its_state_saved_and_says_how_to_go_on(
+def test_sigterm_saves_the_state_and_ends_the_command(
     task: Reversal, stopped: subprocess.CompletedProcess[str]
 ) -> None:
     assert stopped.returncode == 1, stopped.stderr
@@ -370,7 +370,7 @@ def test_sigterm_ends_the_command_with_its_state_saved_and_says_how_to_go_on(
     assert not task.out.exists()
 
 
-def test_the_same_command_goes_on_and_learns_the_task(
+def test_the_same_command_resumes_and_learns_the_task(
     task: Reversal, stopped: subprocess.CompletedProcess[str]
 ) -> None:
     result = CliRunner().invoke(train, task.arguments)

@@ -27,7 +27,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return model, load_any(folder, variant.family, folder.with_name("tokenizer"))
 
 
-def test_logits_are_those_of_transformers(pair: tuple[Any, Checkpoint]) -> None:
+def test_logits_equal_transformers(pair: tuple[Any, Checkpoint]) -> None:
     """In float64, where nothing hides behind rounding."""
     model, ours = copy.deepcopy(pair[0]).double(), copy.deepcopy(pair[1].model).double()
     size, rules = pair[1].config.architecture, pair[1].config.decoding
@@ -46,7 +46,7 @@ def test_logits_are_those_of_transformers(pair: tuple[Any, Checkpoint]) -> None:
         assert (found - right).abs().max() < 1e-9, width
 
 
-def test_greedy_tokens_are_those_of_generate(pair: tuple[Any, Checkpoint]) -> None:
+def test_greedy_tokens_equal_generate(pair: tuple[Any, Checkpoint]) -> None:
     model, checkpoint = pair
     sources, prompts = prompted(checkpoint, sentences(TEXTS))
     most = checkpoint.config.decoding.max_output_tokens
@@ -60,7 +60,7 @@ def test_greedy_tokens_are_those_of_generate(pair: tuple[Any, Checkpoint]) -> No
 
 
 @pytest.mark.parametrize("name", ["marian", "bart", "nllb"])
-def test_rules_of_the_files_are_kept(name: str, tmp_path: Path) -> None:
+def test_decoding_rules_of_the_files_are_applied(name: str, tmp_path: Path) -> None:
     said = {"suppress_tokens": [8, 9, 10], "forced_eos_token_id": 0 if name == "marian" else 2, "max_length": 14}
     said["forced_bos_token_id"] = 102 if name == "nllb" else 7  # of nllb, the one target that is left
     model = make(BART_LIKE[name], tmp_path / name, said)
