@@ -1,4 +1,4 @@
-"""The shipped checkpoint, the bundles made of it, and what making them anew gives."""
+"""The shipped checkpoint, its bundles, and a fresh export."""
 
 import re
 from pathlib import Path
@@ -30,7 +30,7 @@ class TestTheCheckpoint:
 
 
 def check_proof(bundle: Bundle) -> None:
-    """It was proven on the thousand sentences, and gave the reference's tokens alone and in every batch."""
+    """The bundle was proven on the thousand sentences: the reference's tokens, alone and in every batch."""
     report = bundle.report()
     for check in ("cached_equals_uncached", "greedy_tokens", "alone_equals_batched"):
         assert report[check]["texts"] == 1000
@@ -47,7 +47,7 @@ class TestTheServedBundle:
         check_proof(bundle)
 
     def test_loses_no_more_than_the_bounds_allow(self, bundle: Bundle) -> None:
-        """They can be passed with --force, which a shipped bundle must not need."""
+        """--force accepts any loss; a shipped bundle must not need it."""
         loss = bundle.report()["loss_of_precision"]
         assert loss["agreement"] >= LOSSES["int8"].agreement
         assert loss["log_prob_drop"] <= LOSSES["int8"].drop
@@ -69,7 +69,7 @@ class TestTheFloat32Bundle:
 
 @pytest.fixture(scope="module")
 def fresh(bundle: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    """The served bundle exported anew, proven on its own golden texts."""
+    """A fresh export of the served bundle, proven on its own golden texts."""
     folder = tmp_path_factory.mktemp("fresh")
     (folder / "texts.txt").write_text("\n".join(golden.text for golden in bundle.golden()), encoding="utf-8")
     options = ("--precision", "int8", "--threads", "1", "--texts", str(folder / "texts.txt"))
@@ -84,18 +84,18 @@ class TestAFreshExport:
         assert len(golden) >= 64
         sources = [text.source_ids for text in golden]
         limits = [bundle.manifest.decoding.output_limit(len(source)) for source in sources]
-        served, anew = (decode_alone(GraphDecoder(which, threads=1), sources, limits) for which in (bundle, fresh))
-        assert [output.tokens for output in served] == [text.tokens for text in golden]
-        assert [output.tokens for output in anew] == [text.tokens for text in golden]
+        for which in (bundle, fresh):
+            outputs = decode_alone(GraphDecoder(which, threads=1), sources, limits)
+            assert [output.tokens for output in outputs] == [text.tokens for text in golden]
 
     def test_has_the_same_bytes_for_the_same_versions_and_processor(self, fresh: Bundle, bundle: Bundle) -> None:
-        here, there = ({name: made.report()[name] for name in ("versions", "processor")} for made in (fresh, bundle))
+        here, there = ({name: each.report()[name] for name in ("versions", "processor")} for each in (fresh, bundle))
         if here != there:
             pytest.skip(f"the served bundle was exported with {there}")
-        assert lasting_files(fresh) == lasting_files(bundle)
+        assert reproducible_files(fresh) == reproducible_files(bundle)
 
 
-def lasting_files(bundle: Bundle) -> dict[Path, str]:
-    """The checksums of what does not depend on the texts that an export is proven on."""
+def reproducible_files(bundle: Bundle) -> dict[Path, str]:
+    """The checksums of the files that do not depend on the texts of the proof."""
     answers = (GOLDEN_FILE, REPORT_FILE)
     return {Path(entry.path): entry.sha256 for entry in bundle.manifest.files if entry.path not in answers}

@@ -1,4 +1,4 @@
-"""The shipped bundle as `make serve` serves it, and the commands of the README, as a newcomer meets them."""
+"""The shipped bundle as served by `make serve`, and the commands of the README."""
 
 import contextlib
 import json
@@ -32,7 +32,7 @@ class Served:
 
 @contextlib.contextmanager
 def serving(bundle: Bundle, *options: str) -> Iterator[Served]:
-    """`dragoman serve` on the bundle in a process of its own, from when it is ready until SIGTERM."""
+    """`dragoman serve` on the bundle in a separate process, from readiness to SIGTERM."""
     command = [sys.executable, "-m", "dragoman.service.cli", "serve", str(bundle.folder), "--threads-per-lane", "1"]
     command += ["--port", "0", "--metrics-port", "0", *options]
     with subprocess.Popen(
@@ -47,15 +47,15 @@ def serving(bundle: Bundle, *options: str) -> Iterator[Served]:
 
 
 def _read_ready(server: "subprocess.Popen[str]") -> Served:
-    """What it prints, up to the line that says what to try."""
-    said: list[str] = []
+    """Read the server's output up to the line with a command to try."""
+    lines: list[str] = []
     for line in server.stdout or ():
-        said.append(line.rstrip())
+        lines.append(line.rstrip())
         if line.startswith("Try: "):
-            found = re.search(r"gRPC on (\S+), metrics on (\S+)", "\n".join(said))
+            found = re.search(r"gRPC on (\S+), metrics on (\S+)", "\n".join(lines))
             assert found
-            return Served(found[1], found[2], said[-1].removeprefix("Try: "))
-    pytest.fail(f"the server ended: {said}")
+            return Served(found[1], found[2], lines[-1].removeprefix("Try: "))
+    pytest.fail(f"the server ended: {lines}")
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ def either_server(request: pytest.FixtureRequest) -> Served:
 
 
 def command(*words: str, given: str | None = None) -> str:
-    """What a `dragoman` command prints."""
+    """The output of a `dragoman` command."""
     done = subprocess.run(
         [sys.executable, "-m", "dragoman.service.cli", *words], input=given, capture_output=True, text=True, check=True
     )
@@ -97,7 +97,7 @@ def test_the_python_example_of_the_readme_runs(server: Served, capsys: pytest.Ca
 
 
 def test_texts_keep_order_and_answers_in_any_request(either_server: Served) -> None:
-    """Short and blank ones, too, among a long one; in every rotation of the request."""
+    """With short and blank texts beside a long one, in every rotation of the request."""
     long = " ".join(["The dog that I saw yesterday was sleeping under the old tree near the river."] * 4)
     texts = ["7.", "EUR 18.10", "kite", "", "?", long, "kite", "   ", "b"]
     with Client(either_server.address) as client:
@@ -162,9 +162,9 @@ def test_an_embedding_does_not_depend_on_its_neighbours(either_server: Served) -
 
 
 def test_info_shows_the_memory_of_an_idle_server(server: Served) -> None:
-    told = command("info", "--address", server.address)
-    assert "MiB" in told
-    assert "CPUExecutionProvider" in told
+    output = command("info", "--address", server.address)
+    assert "MiB" in output
+    assert "CPUExecutionProvider" in output
 
 
 def test_embed_prints_json(server: Served) -> None:
@@ -183,7 +183,7 @@ def test_a_file_is_translated_line_by_line(server: Served, tmp_path: Path) -> No
     assert translated[:5] == command("translate", "--to", "fr", "--address", server.address, *sources[:5]).splitlines()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what is resident")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux reports resident memory")
 def test_memory_parts_add_up_to_resident_memory(bundle: Bundle) -> None:
     with serving(bundle, "--no-verify") as served, Client(served.address, timeout_seconds=60) as client:
         rested = client.info()

@@ -1,4 +1,4 @@
-"""The exported graphs against the PyTorch model that they came from."""
+"""The exported graphs against the original PyTorch model."""
 
 import copy
 import dataclasses
@@ -25,7 +25,7 @@ from dragoman.export.proof import check_cached, check_names_and_axes, check_toke
 from dragoman.model.checkpoint import Checkpoint, load_checkpoint, own_weights
 from dragoman.model.greedy import greedy, pad
 from dragoman.model.transformer import Transformer
-from tests.parity.exports import copier, copy_graphs
+from tests.parity.exports import check_bit_equal_scores, copier, copy_graphs
 from tests.support.tiny import GATED, LARGE, PAPER, TINY, clear_cut, random_model, sentences, tiny_rules
 
 VARIANTS = {
@@ -38,7 +38,7 @@ VARIANTS = {
     ),
     "all of T5's": GATED,
 }
-"""What a model may have that the tiny checkpoint has not."""
+"""Variants of architecture that the tiny checkpoint does not have."""
 
 
 def export_quietly(checkpoint_folder: Path, bundle_folder: Path, force: bool = False) -> None:
@@ -60,10 +60,10 @@ def test_logits_of_other_variants_equal_pytorch(name: str, bundle: Bundle, tmp_p
 
 
 def check_logits(decoder: GraphDecoder, model: Transformer) -> None:
-    """Against PyTorch in float64, so that nobody's rounding counts but the graphs' own.
+    """Compare logits with PyTorch's in float64, so that only the rounding of the graphs counts.
 
-    The attention of a tiny model is sharp, T5's most of all, since it is not scaled; each layer of it makes what was
-    rounded before several times larger. So a logit may be 1e-4 off, or twice as far as PyTorch's own in float32.
+    The attention of a tiny model is sharp, most of all T5's, which is not scaled; each layer multiplies earlier
+    rounding errors. A logit may therefore be off by 1e-4, or by twice the error of PyTorch's in float32.
     """
     exact, rules = copy.deepcopy(model).double(), tiny_rules()
     ours, theirs = [0.0], [0.0]
@@ -181,22 +181,15 @@ def test_greedy_tokens_equal_the_reference(checkpoint: Checkpoint, bundle: Bundl
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_scores_are_bit_equal_in_any_batch(threads: int, checkpoint: Checkpoint, bundle: Bundle) -> None:
-    decoder = GraphDecoder(bundle, threads)
-    # Lengths of 7, 11 and 15 are those at which attention at an unpadded width sums in another order.
-    rng = np.random.default_rng(3)
-    sources = [rng.integers(4, 340, length).tolist() for length in range(1, 41)]
-    limits = [24] * len(sources)
-    alone = decode_alone(decoder, sources, limits)
-    assert decoder.decode(sources, limits) == alone
-    assert decoder.decode(sources[::-1], limits) == alone[::-1]
+def test_scores_are_bit_equal_in_any_batch(threads: int, bundle: Bundle) -> None:
+    check_bit_equal_scores(bundle, threads)
 
 
-class Moody(GraphDecoder):
-    """Says otherwise in company of more than one."""
+class BatchDependentDecoder(GraphDecoder):
+    """A decoder whose answers change in batches of more than two rows."""
 
     def __init__(self) -> None:
-        """Has no graphs."""
+        """Opens no graphs."""
 
     def decode(
         self, sources: Sequence[Ids], limits: Sequence[int], prompts: Sequence[Ids] | None = None
@@ -232,12 +225,14 @@ class TestTheProof:
 
     def test_rows_changed_by_a_batch_fail_or_are_counted(self) -> None:
         sources, limits = [(5, 2)] * 6, [1] * 6
-        decoder = Moody()
+        decoder = BatchDependentDecoder()
         alone = decode_alone(decoder, sources, limits)
-        with pytest.raises(VerificationError, match="alone equals batched: text . gives other tokens in a batch of 3"):
+        with pytest.raises(
+            VerificationError, match="alone equals batched: text . gives other tokens in a batch of 3 than alone"
+        ):
             compare_batches(decoder, sources, limits, alone)
         check = compare_batches(decoder, sources, limits, alone, strict=False)
-        # Of 6 rows in each of the four batch sizes, those in pairs stay as they were.
+        # Of 6 rows in each of the four batch sizes, only those in pairs keep their answers.
         assert "24 rows in batches of 2, 3, 8, 32: 6 with equal tokens, 6 with bit-equal" in check.detail
 
     def test_an_unavailable_provider_is_refused(self, bundle: Bundle) -> None:

@@ -1,4 +1,4 @@
-"""The reference decoder against one pass of the whole model, and against itself in other company."""
+"""The reference decoder against one pass of the whole model, and against itself in other batches."""
 
 import dataclasses
 import random
@@ -20,7 +20,7 @@ def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 
 @pytest.fixture(scope="module")
 def answers(checkpoint: Checkpoint) -> dict[str, Output]:
-    """Texts with clear margins, and the answer each gets alone."""
+    """Texts with clear margins, and their answers alone."""
     return clear_cut(checkpoint, sentences(24, seed=5))
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from dragoman.bundle.graph_decoder import GraphDecoder, decode_alone
+from dragoman.bundle.graph_decoder import GraphDecoder
 from dragoman.bundle.graphs import DECODER_FILE
 from dragoman.bundle.manifest import PRODUCT_FILE, WEIGHTS_FILE, Bundle
 from dragoman.bundle.precision import LOSSES
@@ -20,9 +20,8 @@ from dragoman.export.graph_writer import write_graphs, write_product
 from dragoman.export.int8 import Int8Linear, multiply, quantize, quantize_rows
 from dragoman.export.proof import check_loss, translate_sample
 from dragoman.model.checkpoint import Checkpoint, own_weights
-from dragoman.model.greedy import pad
 from dragoman.model.transformer import Transformer
-from tests.parity.exports import decoder_with_logits
+from tests.parity.exports import check_bit_equal_scores, decoder_with_logits, state_differences
 from tests.support.tiny import LARGE, TINY, clear_cut, random_model, sentences, tiny_rules
 
 
@@ -40,7 +39,7 @@ def test_a_row_is_quantized_by_its_own_largest_value() -> None:
 
 
 def test_a_small_row_keeps_its_values_beside_a_large_one() -> None:
-    """One scale for both, as per-tensor quantization has it, would turn [0.3, -0.2] into [0.392, -0.392]."""
+    """One scale for both, as in per-tensor quantization, would turn [0.3, -0.2] into [0.392, -0.392]."""
     identity = Int8Linear(quantize_rows(torch.eye(2)), None)
     small = torch.tensor([[0.30, -0.20]])
     alone = identity(small)
@@ -72,7 +71,7 @@ def test_only_the_result_of_relu_counts_as_non_negative(activation: Literal["rel
 
 @pytest.mark.parametrize("terms", [1040, 1041, 4096])
 def test_sums_equal_integer_sums(terms: int) -> None:
-    """1040 of the largest products are the most that float32 is sure to sum exactly."""
+    """float32 is certain to sum at most 1040 of the largest products exactly."""
     weight = torch.full((1, terms), 127, dtype=torch.int8)
     weight[0, -1] = 126
     right = torch.tensor(127 * 127 * terms - 127).float()
@@ -118,26 +117,14 @@ def test_the_graphs_have_standard_operators_only(int8_bundle: Bundle) -> None:
 def test_states_equal_the_int8_model_up_to_rounding(int8_bundle: Bundle, checkpoint: Checkpoint) -> None:
     model, decoder = quantize(checkpoint.model), GraphDecoder(int8_bundle, threads=1)
     sources = [checkpoint.tokenizer.encode(text) for text in sentences(40)]
-    ids, lengths = pad(sources, 0)
-    with torch.no_grad():
-        right = model.encode(ids, lengths).numpy()
-    found = decoder.encode(sources)["hidden"]
-    differences = np.array(
-        [np.abs(found[row, : len(source)] - right[row, : len(source)]).max() for row, source in enumerate(sources)]
-    )
+    differences = state_differences(model, decoder, sources)
     assert np.median(differences) < 1e-4
     assert differences.max() < 0.5
 
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_scores_are_bit_equal_in_any_batch(threads: int, int8_bundle: Bundle) -> None:
-    decoder = GraphDecoder(int8_bundle, threads)
-    rng = np.random.default_rng(3)
-    sources = [rng.integers(4, 340, length).tolist() for length in range(1, 41)]
-    limits = [24] * len(sources)
-    alone = decode_alone(decoder, sources, limits)
-    assert decoder.decode(sources, limits) == alone
-    assert decoder.decode(sources[::-1], limits) == alone[::-1]
+    check_bit_equal_scores(int8_bundle, threads)
 
 
 def test_the_report_has_the_loss_of_precision(int8_bundle: Bundle) -> None:

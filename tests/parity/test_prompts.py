@@ -1,4 +1,4 @@
-"""Prompts of several tokens, and outputs that are made to end: reference, verifier and engine do the same."""
+"""Prompts of several tokens, and forced end tokens: reference, verifier and engine agree."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""How many threads compute: no more than the process may use processors, and as many as it is told."""
+"""The number of computing threads: at most one per allowed processor, or an explicit number."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ from pathlib import Path
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 from dragoman.bundle.runtime import onnxruntime
 
-# The runtime has a thread that does not compute as soon as it is there.
+# The runtime starts with one thread that does not compute.
 before = len(os.listdir("/proc/self/task"))
 from dragoman.bundle.manifest import open_bundle
 from dragoman.service.loading.loader import load_model
@@ -29,7 +29,7 @@ print(len(model.runners), len(os.listdir("/proc/self/task")) - before)
 
 
 def loaded(bundle: Bundle, lanes: int, per_lane: int) -> tuple[int, int]:
-    """Lanes, and threads beside their own, of a process that has one processor and has warmed up `bundle`."""
+    """The lanes, and the threads besides theirs, of a process on one processor after warming up `bundle`."""
     command = [sys.executable, "-c", LOAD, str(bundle.folder), str(lanes), str(per_lane)]
     run = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert run.returncode == 0, run.stderr

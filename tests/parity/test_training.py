@@ -1,4 +1,4 @@
-"""Training: a toy task is really learned, and a run that was interrupted ends bit for bit like one that was not."""
+"""Training: a toy task is learned, and an interrupted run ends bit for bit like an uninterrupted one."""
 
 import dataclasses
 import random
@@ -28,7 +28,7 @@ from tests.support.tiny import PIECES, TINY, WORDS, tiny_rules, tiny_tokenizer
 
 STEPS = 20
 USUAL = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-"""What signals did before any run."""
+"""The signal handlers before any run."""
 
 PLAN = TrainingPlan(
     schedule=Schedule(peak=3e-3, warmup_steps=5),
@@ -40,7 +40,7 @@ PLAN = TrainingPlan(
     average_every=3,
     bfloat16=False,
 )
-ARCHITECTURE = dataclasses.replace(TINY, dropout=0.1)  # so that the state of the random numbers matters
+ARCHITECTURE = dataclasses.replace(TINY, dropout=0.1)  # so that the state of the random generator matters
 VALID = [Pair("toy", "A kite.", "Un cerf-volant."), Pair("toy", "A boat.", "Un bateau.")]
 
 
@@ -62,7 +62,7 @@ class Run:
         tiny_tokenizer(folder / "tokenizer")
 
     def trainer(self, plan: TrainingPlan = PLAN, *, seed: int = 0, **architecture: Any) -> Trainer:
-        """A new process's trainer: its model begins with weights of its own, as `seed` has them."""
+        """The trainer of a new process, whose model starts with random weights from `seed`."""
         size = dataclasses.replace(ARCHITECTURE, **architecture)
         config = CheckpointConfig("toy", "transformer", ("en",), ("fr",), size, tiny_rules(size))
         torch.manual_seed(seed)
@@ -90,7 +90,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def when(model: Transformer, *, training: bool, time: int, then: Callable[[], object]) -> None:
-    """Call `then` inside the model's `time`-th pass in training, or outside of it."""
+    """Call `then` in the model's `time`-th pass in training mode, or in eval mode."""
     passes = 0
 
     def count(*_: object) -> None:
@@ -103,7 +103,7 @@ def when(model: Transformer, *, training: bool, time: int, then: Callable[[], ob
 
 
 def assert_same(found: Any, expected: Any, where: str = "state") -> None:
-    """Bit for bit, through all that a state holds."""
+    """Compare two states recursively, bit for bit."""
     if isinstance(expected, dict):
         assert found.keys() == expected.keys(), where
         for key, value in expected.items():
@@ -158,7 +158,7 @@ def test_a_run_killed_in_validation_loses_no_step(run: Run, uninterrupted: Run) 
         trainer.run(toy_pairs(), VALID)
     assert run.state()["progress"]["step"] == 7
     assert run.trainer(plan, seed=99).run(toy_pairs(), VALID)
-    assert_ended_like(run, uninterrupted)  # and so validation has changed nothing
+    assert_ended_like(run, uninterrupted)  # so validation changes nothing
 
 
 def test_a_signal_in_validation_stops_at_the_next_step(run: Run) -> None:
@@ -186,13 +186,13 @@ def test_resuming_a_complete_run_changes_nothing(
     (run.out / "README.md").write_text("what it was trained on")
     capsys.readouterr()
     assert run.trainer(seed=99).run(toy_pairs(), VALID)
-    assert f"this run was finished at step {STEPS}" in capsys.readouterr().err
+    assert f"this run is complete at step {STEPS}" in capsys.readouterr().err
     assert (run.out / "README.md").is_file()
     assert_same(run.saved_weights(), uninterrupted.saved_weights())
 
 
 class Killed(BaseException):
-    """Stands for a process that ends at this point."""
+    """Simulates a process that ends at this point."""
 
 
 def die() -> None:
@@ -233,13 +233,13 @@ def test_every_step_has_the_scheduled_rate_and_clipped_gradients(run: Run) -> No
     trainer = run.trainer(dataclasses.replace(PLAN, clip_norm=0.25))
     rates, lengths = [], []
 
-    def look(optimizer: torch.optim.Optimizer, *_: object) -> None:
+    def record(optimizer: torch.optim.Optimizer, *_: object) -> None:
         rates.append(optimizer.param_groups[0]["lr"])
         lengths.append(
             float(torch.cat([p.grad.flatten() for p in trainer.model.parameters() if p.grad is not None]).norm())
         )
 
-    trainer.optimizer.register_step_pre_hook(look)
+    trainer.optimizer.register_step_pre_hook(record)
     assert trainer.run(toy_pairs(), VALID)
     assert rates == pytest.approx([PLAN.schedule.rate(step, step / STEPS) for step in range(STEPS)])
     assert max(lengths) == pytest.approx(0.25, rel=1e-4)
@@ -284,13 +284,13 @@ def test_a_run_ends_at_its_limit_in_minutes(run: Run) -> None:
 
 
 def test_a_plan_without_a_limit_is_refused(run: Run) -> None:
-    with pytest.raises(ValueError, match="a plan needs max_steps or max_minutes, has neither"):
+    with pytest.raises(ValueError, match="the plan must have max_steps or max_minutes, has neither"):
         run.trainer(dataclasses.replace(PLAN, max_steps=None))
 
 
 @pytest.mark.parametrize("pairs", [[], [EncodedPair("never", [5, 2], [6, 2])]])
 def test_a_run_with_nothing_to_train_on_is_refused(run: Run, pairs: list[EncodedPair]) -> None:
-    with pytest.raises(TrainingError, match="no pair is left to train on"):
+    with pytest.raises(TrainingError, match="no pairs left to train on"):
         run.trainer(dataclasses.replace(PLAN, shares={"never": 0.0})).run(pairs, VALID)
 
 
@@ -316,7 +316,7 @@ def test_an_infinite_gradient_ends_the_run_before_the_update(run: Run) -> None:
 
 
 def reversal(count: int, seed: int) -> list[tuple[str, str]]:
-    """Sentences of up to four words, and the same words from last to first."""
+    """Sentences of up to four words, and the same words in reverse order."""
     rng = random.Random(seed)
     rows = [[rng.choice(WORDS) for _ in range(rng.randint(1, 4))] for _ in range(count)]
     return [(" ".join(words).capitalize(), " ".join(reversed(words))) for words in rows]
@@ -344,7 +344,7 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> Reversal:
 
 @pytest.fixture(scope="module")
 def stopped(task: Reversal) -> subprocess.CompletedProcess[str]:
-    """The command in a process of its own, after a SIGTERM in its midst."""
+    """The command in a separate process, after a SIGTERM during training."""
     program = "from dragoman.model.training.command import train; train()"
     command = [sys.executable, "-c", program, *task.arguments]
     with subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -363,8 +363,8 @@ def test_sigterm_saves_the_state_and_ends_the_command(
     task: Reversal, stopped: subprocess.CompletedProcess[str]
 ) -> None:
     assert stopped.returncode == 1, stopped.stderr
-    assert "8,000 of 8,000 pairs are of fit length" in stopped.stderr
-    assert "give the same command again to go on" in stopped.stderr
+    assert "8,000 of 8,000 pairs have a suitable length" in stopped.stderr
+    assert "the same command resumes the run" in stopped.stderr
     assert "Traceback" not in stopped.stderr
     assert (task.log.parent / STATE_FILE).is_file()
     assert not task.out.exists()
@@ -375,8 +375,8 @@ def test_the_same_command_resumes_and_learns_the_task(
 ) -> None:
     result = CliRunner().invoke(train, task.arguments)
     assert result.exit_code == 0, result.output
-    assert "going on from step " in result.output
-    assert "learning" not in result.output  # the vocabulary is there
+    assert "resuming from step " in result.output
+    assert "learning" not in result.output  # the vocabulary exists already
     assert "450" in task.log.read_text()
     checkpoint = load_checkpoint(task.out)
     assert checkpoint.config.source_languages == ("en",)

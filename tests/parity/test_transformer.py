@@ -35,7 +35,7 @@ def random_ids(rows: int, width: int, seed: int, most: int = TINY.source_vocabul
 
 
 def real(lengths: Tensor, width: int) -> Tensor:
-    """True at the positions [B, width] that are no padding."""
+    """True at the positions [B, width] before the padding."""
     return torch.tensor([[position < length for position in range(width)] for length in lengths.tolist()])
 
 
@@ -62,7 +62,7 @@ def oracle_of(model: Transformer) -> nn.Transformer:
 
 
 def renamed(ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The same weights under PyTorch's names, with query, key and value one below the other, as it has them."""
+    """The same weights under PyTorch's names, with query, key and value concatenated."""
     norms = {"self_residual": "norm1", "cross_residual": "norm2", "feed_residual": "norm3"}
     theirs: dict[str, Tensor] = {}
     for name, tensor in ours.items():
@@ -88,7 +88,7 @@ def renamed(ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def paper_embedding(ids: Tensor, table: Tensor) -> Tensor:
-    """Section 3.4 and 3.5 of the paper, written out one number at a time."""
+    """Sections 3.4 and 3.5 of the paper, number by number."""
     d_model = table.shape[1]
     positions = [
         [
@@ -102,7 +102,7 @@ def paper_embedding(ids: Tensor, table: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("config", KINDS, ids=kind_name)
 def test_outputs_equal_torch_nn_transformer(config: TransformerConfig) -> None:
-    model = random_model(config).double()  # so that nothing but a difference in kind can show
+    model = random_model(config).double()  # so that rounding does not matter
     source, target = random_ids(4, 9, seed=1), random_ids(4, 7, seed=2)
     hidden_source, hidden_target = ~real(SOURCE_LENGTHS, 9), ~real(TARGET_LENGTHS, 7)
     oracle = oracle_of(model).double()
@@ -121,7 +121,7 @@ def test_outputs_equal_torch_nn_transformer(config: TransformerConfig) -> None:
         our_states = model.encode(source, SOURCE_LENGTHS)
         our_logits = model(source, SOURCE_LENGTHS, target)
 
-    assert our_states.std() > 0.1  # so that agreement says something
+    assert our_states.std() > 0.1  # so that agreement is not trivial
     torch.testing.assert_close(our_states[~hidden_source], states[~hidden_source], rtol=0, atol=1e-5)
     torch.testing.assert_close(our_logits[~hidden_target], logits[~hidden_target], rtol=0, atol=1e-5)
 
@@ -225,7 +225,7 @@ def test_a_cached_step_has_the_bias_of_each_row_position() -> None:
         assert torch.equal(found[row, :, 0], whole[:, position])
 
 
-# --- what is seen and what is not
+# --- masks
 
 
 @pytest.mark.parametrize("config", [TINY, PAPER, GATED], ids=kind_name)

@@ -44,7 +44,7 @@ WRITERS: Mapping[str, Callable[[Path], Any]] = {"bert": bert, "roberta": roberta
 
 @dataclass(frozen=True)
 class Pair:
-    """An encoder of transformers, and what it was read as."""
+    """An encoder of transformers, and its import."""
 
     folder: Path
     tokenizer: Any
@@ -52,7 +52,7 @@ class Pair:
     ours: Checkpoint
 
     def states(self, ids: Sequence[int]) -> NDArray[np.float32]:
-        """transformers' own, of one text alone."""
+        """The states of transformers for one text alone."""
         with torch.no_grad():
             found: NDArray[np.float32] = self.model(torch.tensor([ids])).last_hidden_state[0].numpy()
         return found
@@ -89,7 +89,7 @@ def write(path: Path, content: Any) -> None:
 
 
 def as_sentence_encoder(folder: Path, mode: str = "cls_token", normalize: bool = True) -> None:
-    """Write what sentence-transformers keeps beside an encoder."""
+    """Write the files of sentence-transformers beside an encoder."""
     kinds = [("", "Transformer"), ("1_Pooling", "Pooling"), *([("2_Normalize", "Normalize")] if normalize else [])]
     write(
         folder / "modules.json",
@@ -220,7 +220,7 @@ class TestFolders:
     def test_other_kinds_of_positions_are_refused(self, folder: Path) -> None:
         config = json.loads((folder / "config.json").read_text())
         write(folder / "config.json", {**config, "position_embedding_type": "relative_key"})
-        with pytest.raises(ValueError, match=r"config.json: position_embedding_type must be 'absolute' here"):
+        with pytest.raises(ValueError, match=r"config.json: position_embedding_type must be 'absolute', is"):
             read(folder)
 
     @pytest.mark.parametrize(("mode", "kind"), [("mean_tokens", "mean"), ("max_tokens", "max")])

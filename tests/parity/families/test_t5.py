@@ -28,7 +28,7 @@ from tests.support.tiny import sentences
 
 @dataclass(frozen=True)
 class Pair:
-    """A checkpoint of transformers, and what it was read as."""
+    """A checkpoint of transformers, and its import."""
 
     folder: Path
     tokenizer: Any
@@ -57,7 +57,7 @@ def pair(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Pair:
 
 
 def padded(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-    """Ids [B, S] and the mask that transformers wants."""
+    """Ids [B, S] and the mask for transformers."""
     ids, lengths = pad(rows, 0)
     return ids, (torch.arange(ids.shape[1]) < lengths[:, None]).long()
 
@@ -137,7 +137,7 @@ class TestWeights:
 
     def test_a_separate_output_in_a_tied_model_is_refused(self, v10: Path) -> None:
         self.change(v10, {"lm_head.weight": torch.randn_like(load_file(v10 / "model.safetensors")["shared.weight"])})
-        with pytest.raises(ValueError, match=r"lm_head.weight differs from shared.weight, with which it is tied"):
+        with pytest.raises(ValueError, match=r"lm_head.weight differs from shared.weight, to which it is tied"):
             read(v10)
 
     def test_missing_and_unknown_tensors_are_named(self, v10: Path) -> None:
@@ -147,8 +147,8 @@ class TestWeights:
             read(v10)
 
     def test_a_leftover_of_early_checkpoints_is_ignored(self, v10: Path) -> None:
-        left = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
-        self.change(v10, {left: torch.ones(8, 4)})
+        leftover = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
+        self.change(v10, {leftover: torch.ones(8, 4)})
         read(v10)
 
     def test_an_unknown_feed_forward_is_named(self, v10: Path) -> None:

@@ -1,4 +1,4 @@
-"""Imported tokenizers against transformers' own, on texts that are hard to cut."""
+"""Imported tokenizers against those of transformers, on difficult texts."""
 
 import itertools
 from dataclasses import dataclass
@@ -70,7 +70,7 @@ NATIVE = {"m2m100": "en", "nllb": "eng_Latn", "mbart": "en_XX"}
 
 @dataclass(frozen=True)
 class Pair:
-    """A tokenizer of ours and the reference."""
+    """One of our tokenizers and its reference."""
 
     kind: str
     family: str
@@ -161,6 +161,6 @@ def test_control_and_unknown_ids_yield_no_text(pair: Pair) -> None:
 
 
 def test_vocabulary_sizes_equal_the_reference(pair: Pair) -> None:
-    # M2M100 keeps its languages beside its vocabulary.
+    # M2M100 has its languages outside its vocabulary.
     right = len(pair.reference) if pair.family != "m2m100" else max(pair.reference.lang_token_to_id.values()) + 1
     assert pair.ours.vocabulary == right
