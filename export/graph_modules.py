@@ -120,11 +120,11 @@ def fixed(tensor: Tensor) -> nn.Parameter:
 
 def linear(weight: nn.Parameter, bias: nn.Parameter | None) -> nn.Linear:
     """A `nn.Linear` that holds these parameters, without a copy."""
-    made = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
-    made.weight = weight
+    layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
+    layer.weight = weight
     if bias is not None:
-        made.bias = bias
-    return made
+        layer.bias = bias
+    return layer
 
 
 class DistanceBias(nn.Module):

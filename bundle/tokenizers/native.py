@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import sentencepiece
-
+from dragoman.bundle.tokenizers.pieces import open_pieces
 from dragoman.bundle.tokenizers.protocol import Piece, unless_blank
 
 MODEL_FILE = "sentencepiece.model"
@@ -16,12 +15,7 @@ class SentencePieceTokenizer:
     def __init__(self, folder: Path) -> None:
         """Raises FileNotFoundError or ValueError with the file's path if the model is missing or invalid."""
         path = folder / MODEL_FILE
-        if not path.is_file():
-            raise FileNotFoundError(f"{path}: the tokenizer's model is missing")
-        try:
-            self._pieces = sentencepiece.SentencePieceProcessor(model_file=str(path))
-        except (RuntimeError, OSError) as error:
-            raise ValueError(f"{path}: not a complete SentencePiece model") from error
+        self._pieces = open_pieces(path)
         for name, number in (("padding", self.pad_id), ("start", self.start_id), ("end", self.end_id)):
             if number < 0:
                 raise ValueError(f"{path}: must have a {name} token, has none")

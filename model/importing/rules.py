@@ -10,8 +10,8 @@ from typing import Any
 
 from dragoman.bundle.rules import DecodingRules
 from dragoman.bundle.tokenizers import Tokenizer
-from dragoman.bundle.tokenizers.files import one_id
 from dragoman.model.importing.folder import CONFIG_FILE, GENERATION_FILE, ModelFolder
+from dragoman.model.importing.tokenizer_files import one_id
 
 NEUTRAL: Mapping[str, Collection[object]] = {
     "begin_suppress_tokens": (None, []),

@@ -11,7 +11,6 @@ from sentencepiece import SentencePieceProcessor
 from tokenizers import decoders, normalizers, pre_tokenizers, processors
 from tokenizers.models import BPE, WordPiece
 
-from dragoman.bundle.tokenizers.files import Folder
 from dragoman.bundle.tokenizers.library import LIBRARY_FILE, open_library, panics_as_errors, read_library
 from dragoman.bundle.tokenizers.pieces import (
     SOURCE_FILE,
@@ -20,6 +19,7 @@ from dragoman.bundle.tokenizers.pieces import (
     read_vocabulary,
     write_vocabulary,
 )
+from dragoman.model.importing.tokenizer_files import TokenizerFolder
 
 COVERAGE = 0.75
 """Least share of a SentencePiece model's pieces that its own vocabulary contains."""
@@ -54,14 +54,14 @@ def copy_pieces(path: Path, target: Path, special: Mapping[str, int], shift: int
     return control
 
 
-def copy_library(folder: Folder, target: Path) -> dict[str, int]:
+def copy_library(folder: TokenizerFolder, target: Path) -> dict[str, int]:
     """Copy a tokenizer.json without the parts that let text become a control token. Returns every control token."""
     path = folder.find(LIBRARY_FILE)
     content = folder.read(LIBRARY_FILE)
     return _write_library(content, folder, target, path)
 
 
-def _write_library(content: dict[str, Any], folder: Folder, target: Path, path: Path) -> dict[str, int]:
+def _write_library(content: dict[str, Any], folder: TokenizerFolder, target: Path, path: Path) -> dict[str, int]:
     try:
         added, vocabulary = content["added_tokens"], content["model"]["vocab"]
         scored = isinstance(vocabulary, list)
@@ -85,7 +85,7 @@ def _write_library(content: dict[str, Any], folder: Folder, target: Path, path: 
     return control
 
 
-def as_processed(folder: Folder, target: Path) -> tuple[tuple[int, ...], tuple[int, ...], dict[str, int]]:
+def as_processed(folder: TokenizerFolder, target: Path) -> tuple[tuple[int, ...], tuple[int, ...], dict[str, int]]:
     """The tokens that tokenizer.json puts before and after a text, and every control token."""
     path, content = _library_content(folder)
     library = read_library(path, json.dumps({**content, "truncation": None, "padding": None}))
@@ -99,7 +99,7 @@ def as_processed(folder: Folder, target: Path) -> tuple[tuple[int, ...], tuple[i
     raise ValueError(f"{path}: its vocabulary has no piece of text")
 
 
-def _library_content(folder: Folder) -> tuple[Path, dict[str, Any]]:
+def _library_content(folder: TokenizerFolder) -> tuple[Path, dict[str, Any]]:
     """The source file and content of tokenizer.json, converted from the older files if there is none."""
     if folder.has(LIBRARY_FILE):
         return folder.find(LIBRARY_FILE), folder.read(LIBRARY_FILE)
@@ -111,7 +111,7 @@ def _library_content(folder: Folder) -> tuple[Path, dict[str, Any]]:
     return path, content
 
 
-def _word_pieces(folder: Folder) -> tokenizers.Tokenizer:
+def _word_pieces(folder: TokenizerFolder) -> tokenizers.Tokenizer:
     """BERT's tokenizer, from vocab.txt."""
     lines = folder.find("vocab.txt").read_text(encoding="utf-8").split("\n")
     ids = {line: number for number, line in enumerate(lines) if line}
@@ -119,41 +119,41 @@ def _word_pieces(folder: Folder) -> tokenizers.Tokenizer:
         str(folder.setting(name, default))
         for name, default in (("unk_token", "[UNK]"), ("cls_token", "[CLS]"), ("sep_token", "[SEP]"))
     )
-    made = tokenizers.Tokenizer(WordPiece(ids, unk_token=unknown))
-    made.normalizer = normalizers.BertNormalizer(
+    tokenizer = tokenizers.Tokenizer(WordPiece(ids, unk_token=unknown))
+    tokenizer.normalizer = normalizers.BertNormalizer(
         clean_text=True,
         handle_chinese_chars=bool(folder.setting("tokenize_chinese_chars", True)),
         strip_accents=folder.settings.get("strip_accents"),
         lowercase=bool(folder.setting("do_lower_case", True)),
     )
-    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    made.decoder = decoders.WordPiece(prefix="##")
-    made.post_processor = processors.TemplateProcessing(
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece(prefix="##")
+    tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{first} $A {last}",
         special_tokens=[(name, id_of(name, ids, folder)) for name in (first, last)],
     )
-    return made
+    return tokenizer
 
 
-def _byte_pairs(folder: Folder) -> tokenizers.Tokenizer:
+def _byte_pairs(folder: TokenizerFolder) -> tokenizers.Tokenizer:
     """The tokenizer of BART and RoBERTa, from vocab.json and merges.txt."""
     ids = read_vocabulary(folder.find("vocab.json"))
     lines = folder.find("merges.txt").read_text(encoding="utf-8").split("\n")
     merges = [(pair[0], pair[1]) for line in lines if len(pair := line.split(" ")) == 2 and pair[0] != "#version:"]
-    made = tokenizers.Tokenizer(BPE(ids, merges))
+    tokenizer = tokenizers.Tokenizer(BPE(ids, merges))
     prefix = bool(folder.setting("add_prefix_space", False))
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
-    made.decoder = decoders.ByteLevel()
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
+    tokenizer.decoder = decoders.ByteLevel()
     first, last = (
         str(folder.setting(name, default)) for name, default in (("cls_token", "<s>"), ("sep_token", "</s>"))
     )
-    made.post_processor = processors.RobertaProcessing(
+    tokenizer.post_processor = processors.RobertaProcessing(
         (last, id_of(last, ids, folder)), (first, id_of(first, ids, folder)), add_prefix_space=prefix
     )
-    return made
+    return tokenizer
 
 
-def id_of(token: str, ids: Mapping[str, int], folder: Folder) -> int:
+def id_of(token: str, ids: Mapping[str, int], folder: TokenizerFolder) -> int:
     """The id of a required token. Raises ValueError if the vocabulary lacks it."""
     if token not in ids:
         raise ValueError(f"{folder.path}: the vocabulary has no {token}")

@@ -1,9 +1,10 @@
 """Import of the tokenizer in a Hugging Face folder to files for `open_tokenizer`.
 
-Each family has a function that describes its special tokens: x is the text in their docstrings. `Folder` reads the
+Each family has a function that describes its special tokens: x is the text in their docstrings. `TokenizerFolder` reads the
 files.
 """
 
+import dataclasses
 import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,7 +14,6 @@ from typing import Any
 
 from dragoman.bundle.tokenizers.described import open_described
 from dragoman.bundle.tokenizers.description import Description, Instruction, Kind, Language
-from dragoman.bundle.tokenizers.files import Folder
 from dragoman.bundle.tokenizers.language_codes import (
     LANGUAGE_GROUPS,
     M2M100_CODES,
@@ -35,6 +35,7 @@ from dragoman.bundle.tokenizers.pieces import (
 )
 from dragoman.bundle.tokenizers.protocol import Tokenizer
 from dragoman.model.importing.tokenizer_conversion import as_processed, check_coverage, copy_library, copy_pieces, id_of
+from dragoman.model.importing.tokenizer_files import TokenizerFolder
 
 UNKNOWN_LANGUAGES = (Language(UNDETERMINED),)
 
@@ -52,14 +53,14 @@ def import_tokenizer(family: str, source: Path, target: Path) -> Tokenizer:
     if family not in FAMILIES:
         raise ValueError(f"family must be one of {', '.join(sorted(FAMILIES))}, is {family!r}")
     target.mkdir(parents=True)
-    FAMILIES[family](Folder(source), target).save(target)
+    FAMILIES[family](TokenizerFolder(source), target).save(target)
     return open_described(target)
 
 
 # --- families on SentencePiece alone
 
 
-def _marian(folder: Folder, target: Path) -> Description:
+def _marian(folder: TokenizerFolder, target: Path) -> Description:
     """x </s>, after >>xxx<< in a checkpoint with several targets. Source and target have separate models."""
     ids = read_vocabulary(folder.find("vocab.json"))
     separate = bool(folder.setting("separate_vocabs", False))
@@ -87,7 +88,7 @@ def _marian(folder: Folder, target: Path) -> Description:
     )
 
 
-def _m2m100(folder: Folder, target: Path) -> Description:
+def _m2m100(folder: TokenizerFolder, target: Path) -> Description:
     """__xx__ x </s>, and the target's token forced."""
     if not folder.has("vocab.json"):
         return _nllb(folder, target)
@@ -116,7 +117,7 @@ def _m2m100(folder: Folder, target: Path) -> Description:
 # --- families on the tokenizers library, or on a SentencePiece model with shifted ids
 
 
-def _nllb(folder: Folder, target: Path) -> Description:
+def _nllb(folder: TokenizerFolder, target: Path) -> Description:
     """xxx_Xxxx x </s>, in legacy checkpoints x </s> xxx_Xxxx, and the target's token forced."""
     kind, control, tags = _fairseq(folder, target, NLLB_TAG, ())
     end = id_of("</s>", control, folder)
@@ -134,13 +135,13 @@ def _nllb(folder: Folder, target: Path) -> Description:
     )
 
 
-def _mbart(folder: Folder, target: Path) -> Description:
+def _mbart(folder: TokenizerFolder, target: Path) -> Description:
     """mBART-25 or mBART-50, which have the same configuration but different tokenizers."""
     names = {str(settings.get("tokenizer_class", "")) for settings in (folder.settings, folder.config)}
     return _mbart_of(folder, target, fifty=any(name.startswith("MBart50") for name in names))
 
 
-def _mbart_of(folder: Folder, target: Path, *, fifty: bool) -> Description:
+def _mbart_of(folder: TokenizerFolder, target: Path, *, fifty: bool) -> Description:
     """mBART-50: xx_XX x </s>, and the target's token forced. mBART-25: x </s> xx_XX, and the target's token first."""
     kind, control, tags = _fairseq(folder, target, MBART_TAG, MBART50_CODES if fifty else MBART_CODES)
     end = id_of("</s>", control, folder)
@@ -157,7 +158,7 @@ def _mbart_of(folder: Folder, target: Path, *, fifty: bool) -> Description:
     )
 
 
-def _t5(folder: Folder, target: Path) -> Description:
+def _t5(folder: TokenizerFolder, target: Path) -> Description:
     """x </s>, after an instruction to translate if config.json has one."""
     kind: Kind = "tokenizers" if folder.has(LIBRARY_FILE) else "pieces"
     if kind == "tokenizers":
@@ -166,20 +167,15 @@ def _t5(folder: Folder, target: Path) -> Description:
         control = copy_pieces(folder.find("spiece.model"), target, {}, shift=0)
     instructions = _instructions(folder.config.get("task_specific_params") or {})
     sources, targets = ({getattr(each, side) for each in instructions} for side in ("source", "target"))
-    return Description(
-        kind=kind,
-        before=(),
-        after=(id_of("</s>", control, folder),),
-        prompt=folder.prompt(id_of("<pad>", control, folder)),
-        control_ids=tuple(sorted(control.values())),
-        unknown_id=id_of("<unk>", control, folder),
+    return dataclasses.replace(
+        _started_by_padding(kind, control, folder),
         source_languages=tuple(map(Language, sorted(sources))) or UNKNOWN_LANGUAGES,
         target_languages=tuple(map(Language, sorted(targets))) or UNKNOWN_LANGUAGES,
         instructions=instructions,
     )
 
 
-def _pegasus(folder: Folder, target: Path) -> Description:
+def _pegasus(folder: TokenizerFolder, target: Path) -> Description:
     """x </s>."""
     kind: Kind = "tokenizers" if folder.has(LIBRARY_FILE) else "pieces"
     if kind == "tokenizers":
@@ -189,31 +185,22 @@ def _pegasus(folder: Folder, target: Path) -> Description:
         special = {"<pad>": 0, "</s>": 1, "<mask_1>": 2, "<mask_2>": 3}
         special |= {f"<unk_{number}>": number + 2 for number in range(2, shift)}
         control = copy_pieces(folder.find("spiece.model"), target, special, shift)
-    return Description(
-        kind=kind,
-        before=(),
-        after=(id_of("</s>", control, folder),),
-        prompt=folder.prompt(id_of("<pad>", control, folder)),
-        control_ids=tuple(sorted(control.values())),
-        unknown_id=id_of("<unk>", control, folder),
-        source_languages=UNKNOWN_LANGUAGES,
-        target_languages=UNKNOWN_LANGUAGES,
-    )
+    return _started_by_padding(kind, control, folder)
 
 
-def _bart(folder: Folder, target: Path) -> Description:
+def _bart(folder: TokenizerFolder, target: Path) -> Description:
     """<s> x </s>, and often <s> forced."""
     before, after, control = as_processed(folder, target)
     return _of_one_language(before, after, control, folder, folder.prompt())
 
 
-def _encoder(folder: Folder, target: Path) -> Description:
+def _encoder(folder: TokenizerFolder, target: Path) -> Description:
     """[CLS] x [SEP], or other tokens from the file; no decoder."""
     before, after, control = as_processed(folder, target)
     return _of_one_language(before, after, control, folder, ())
 
 
-FAMILIES: Mapping[str, Callable[[Folder, Path], Description]] = {
+FAMILIES: Mapping[str, Callable[[TokenizerFolder, Path], Description]] = {
     "bart": _bart,
     "bert": _encoder,
     "m2m100": _m2m100,
@@ -233,7 +220,7 @@ FAMILIES: Mapping[str, Callable[[Folder, Path], Description]] = {
 
 
 def _fairseq(
-    folder: Folder, target: Path, tag: re.Pattern[str], codes: Sequence[str]
+    folder: TokenizerFolder, target: Path, tag: re.Pattern[str], codes: Sequence[str]
 ) -> tuple[Kind, dict[str, int], dict[str, int]]:
     """A tokenizer with four control tokens first and languages last: its kind, its control tokens, its languages."""
     if folder.has(LIBRARY_FILE):
@@ -254,7 +241,11 @@ def _fairseq(
 
 
 def _of_one_language(
-    before: tuple[int, ...], after: tuple[int, ...], control: dict[str, int], folder: Folder, prompt: tuple[int, ...]
+    before: tuple[int, ...],
+    after: tuple[int, ...],
+    control: dict[str, int],
+    folder: TokenizerFolder,
+    prompt: tuple[int, ...],
 ) -> Description:
     unknown = control.get(str(folder.setting("unk_token", "<unk>")), control.get("[UNK]"))
     return Description(
@@ -266,6 +257,20 @@ def _of_one_language(
         unknown_id=unknown,
         source_languages=UNKNOWN_LANGUAGES,
         target_languages=UNKNOWN_LANGUAGES if prompt else (),
+    )
+
+
+def _started_by_padding(kind: Kind, control: dict[str, int], folder: TokenizerFolder) -> Description:
+    """x </s>, with unknown languages; the decoder starts with padding unless the files say otherwise."""
+    return Description(
+        kind=kind,
+        before=(),
+        after=(id_of("</s>", control, folder),),
+        prompt=folder.prompt(id_of("<pad>", control, folder)),
+        control_ids=tuple(sorted(control.values())),
+        unknown_id=id_of("<unk>", control, folder),
+        source_languages=UNKNOWN_LANGUAGES,
+        target_languages=UNKNOWN_LANGUAGES,
     )
 
 
@@ -281,7 +286,7 @@ def _tagged(tags: Mapping[str, int], form: str = "{}", *, shortest: bool = True)
     )
 
 
-def _forced(folder: Folder, languages: tuple[Language, ...]) -> tuple[Language, ...]:
+def _forced(folder: TokenizerFolder, languages: tuple[Language, ...]) -> tuple[Language, ...]:
     """The target language that the checkpoint's own rules force; all languages if they force none."""
     forced = {folder.forced_id(), folder.given_start_id()}
     return tuple(language for language in languages if language.id in forced) or languages

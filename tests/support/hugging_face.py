@@ -7,6 +7,7 @@ import functools
 import io
 import json
 import random
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ import transformers
 from torch import nn
 
 from dragoman.model.checkpoint import Checkpoint
+from dragoman.model.importing import family_of, load_any
 from tests.support.tiny import sentences
 
 POSITIONS = 64
@@ -89,6 +91,12 @@ def make(variant: Variant, folder: Path, generation: Mapping[str, Any] | None = 
         setattr(model.generation_config, name, value)
     model.save_pretrained(folder)
     return model
+
+
+def import_checkpoint(folder: Path) -> Checkpoint:
+    """Read a checkpoint's folder by its recognised family."""
+    with tempfile.TemporaryDirectory() as scratch:
+        return load_any(folder, family_of(folder), Path(scratch) / "tokenizer")
 
 
 def _vary_outputs(model: Any) -> None:

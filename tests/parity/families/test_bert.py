@@ -1,7 +1,6 @@
 """BERT, RoBERTa and what sentence-transformers makes of them, against transformers: states, bundles and vectors."""
 
 import json
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,11 +21,11 @@ from dragoman.bundle.verify import VerificationError, verify_bundle
 from dragoman.client.values import Pooling
 from dragoman.export.exporter import ExportOptions, export_checkpoint
 from dragoman.model.checkpoint import Checkpoint
-from dragoman.model.importing import family_of, load_any
 from dragoman.service.cli import main
 from dragoman.service.engine.ort_runner import OrtRunner
 from dragoman.service.loading.loader import load_model
 from dragoman.service.settings import ServerSettings
+from tests.support.hugging_face import import_checkpoint as read
 from tests.support.hugging_face_tokenizers import bert, roberta
 from tests.support.tiny import sentences
 
@@ -76,11 +75,6 @@ def make_pair(kind: str, folder: Path) -> Pair:
                 parameter.add_(torch.randn_like(parameter) * 0.2)
     made.save_pretrained(folder)
     return Pair(folder, tokenizer, (made.bert if masked else made).eval(), read(folder))
-
-
-def read(folder: Path) -> Checkpoint:
-    with tempfile.TemporaryDirectory() as scratch:
-        return load_any(folder, family_of(folder), Path(scratch) / "tokenizer")
 
 
 def write(path: Path, content: Any) -> None:

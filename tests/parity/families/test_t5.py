@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +19,8 @@ from dragoman.bundle.manifest import Bundle
 from dragoman.export.graph_writer import dimensions_of, show_logits, write_graphs
 from dragoman.model.checkpoint import Checkpoint
 from dragoman.model.greedy import greedy, pad
-from dragoman.model.importing import family_of, load_any
 from tests.support.harness import manifest
+from tests.support.hugging_face import import_checkpoint as read
 from tests.support.hugging_face_t5 import KINDS, UNTIED, make_t5
 from tests.support.tiny import sentences
 
@@ -39,11 +38,6 @@ class Pair:
 def make_pair(kind: str, folder: Path) -> Pair:
     model = make_t5(kind, folder)
     return Pair(folder, transformers.AutoTokenizer.from_pretrained(folder), model, read(folder))
-
-
-def read(folder: Path) -> Checkpoint:
-    with tempfile.TemporaryDirectory() as scratch:
-        return load_any(folder, family_of(folder), Path(scratch) / "tokenizer")
 
 
 @pytest.fixture(scope="module", params=KINDS)

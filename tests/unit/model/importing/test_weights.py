@@ -3,7 +3,6 @@
 import argparse
 import json
 import shutil
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,11 +11,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from dragoman.model.checkpoint import Checkpoint, own_weights
-from dragoman.model.importing import family_of, load_any
+from dragoman.model.checkpoint import own_weights
 from dragoman.model.importing.weights import read_folder
 from dragoman.model.transformer import sinusoid_table
 from tests.support.hugging_face import BART_LIKE, make
+from tests.support.hugging_face import import_checkpoint as read
 
 FILE = "model.safetensors"
 Weights = dict[str, Tensor]
@@ -35,11 +34,6 @@ def untied(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def written(variant: str, folder: Path) -> Path:
     make(BART_LIKE[variant], folder)
     return folder
-
-
-def read(folder: Path) -> Checkpoint:
-    with tempfile.TemporaryDirectory() as scratch:
-        return load_any(folder, family_of(folder), Path(scratch) / "tokenizer")
 
 
 def changed(folder: Path, to: Path, change: Callable[[Weights], object]) -> Path:

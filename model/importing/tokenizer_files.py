@@ -14,7 +14,7 @@ SPECIAL_SETTINGS = ("bos_token", "eos_token", "unk_token", "pad_token", "cls_tok
 USUAL_TOKENS = frozenset({"<s>", "</s>", "<unk>", "<pad>", "<mask>", "[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]"})
 
 
-class Folder:
+class TokenizerFolder:
     """The tokenizer's files of a checkpoint, and the parts of its configuration that concern the tokenizer."""
 
     def __init__(self, path: Path) -> None:
