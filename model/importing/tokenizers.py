@@ -1,7 +1,7 @@
 """Import of the tokenizer in a Hugging Face folder to files for `open_tokenizer`.
 
-Each family has a function that describes its special tokens: x is the text in their docstrings. `TokenizerFolder` reads the
-files.
+Each family has a function that describes its special tokens, with x for the text in its docstring. `TokenizerFolder`
+reads the files.
 """
 
 import dataclasses
