@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, zip_longest
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,11 +24,8 @@ from dragoman.bundle.graphs import (
     updated,
 )
 from dragoman.bundle.manifest import Bundle
+from dragoman.bundle.providers import PROVIDERS, Provider
 from dragoman.bundle.runtime import onnxruntime
-
-Provider = Literal["cpu", "cuda"]
-
-PROVIDERS: dict[Provider, str] = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 
 ERRORS_ONLY = 3
 """ONNX Runtime's log level. Below it, a step whose caches are not bound in place warns at each call."""

@@ -12,7 +12,6 @@ from dragoman.bundle.graph_decoder import (
     GraphDecoder,
     GraphEncoder,
     Ids,
-    Provider,
     VerificationError,
     decode_alone,
     open_session,
@@ -20,9 +19,10 @@ from dragoman.bundle.graph_decoder import (
 )
 from dragoman.bundle.manifest import GOLDEN_FILE, PRODUCT_FILE, TOKENIZER_FOLDER, Bundle, GoldenText
 from dragoman.bundle.precision import TOLERANCES, Tolerance
+from dragoman.bundle.providers import Provider
 from dragoman.bundle.tokenizers import Tokenizer, open_tokenizer
 
-__all__ = ["Check", "Provider", "VerificationError", "verify_bundle"]
+__all__ = ["Check", "VerificationError", "verify_bundle"]
 """All that a server needs of verification."""
 
 Progress = Callable[[str], None]
