@@ -97,8 +97,8 @@ def _read_texts(path: Path) -> list[str]:
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except UnicodeDecodeError as error:
-        raise click.UsageError(f"--texts {path}: not UTF-8") from error
+        raise click.UsageError(f"--texts {path}: is not UTF-8") from error
     rows = [line.split("\t") for line in lines if line.strip()]
     if not rows:
-        raise click.UsageError(f"--texts {path}: contains no text")
+        raise click.UsageError(f"--texts {path}: holds no text")
     return [row[1] if len(row) == 3 else "\t".join(row) for row in rows]

@@ -114,7 +114,7 @@ def start(command: click.Command, module: ModuleType, work: str, *arguments: str
 
 @pytest.mark.usefixtures("container")
 @pytest.mark.parametrize(("options", "expected"), [((), 3), (("--threads", "5"), 5)])
-def test_export_uses_the_quota_unless_told_otherwise(options: tuple[str, ...], expected: int, tmp_path: Path) -> None:
+def test_export_takes_its_threads_from_the_quota(options: tuple[str, ...], expected: int, tmp_path: Path) -> None:
     torch_threads, (_, _, export_options, _) = start(
         export_command.export, export_command, "export_checkpoint", *options, str(tmp_path), str(tmp_path / "bundle")
     )
@@ -123,7 +123,7 @@ def test_export_uses_the_quota_unless_told_otherwise(options: tuple[str, ...], e
 
 @pytest.mark.usefixtures("container")
 @pytest.mark.parametrize(("options", "expected"), [((), 3), (("--threads", "5"), 5)])
-def test_train_uses_the_quota_unless_told_otherwise(options: tuple[str, ...], expected: int, tmp_path: Path) -> None:
+def test_train_takes_its_threads_from_the_quota(options: tuple[str, ...], expected: int, tmp_path: Path) -> None:
     tsv = tmp_path / "pairs.tsv"
     tsv.write_text("toy\tA kite.\tUn cerf-volant.\n")
     before = tmp_path / "before"
