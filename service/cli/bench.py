@@ -37,8 +37,9 @@ def bench(bundle: Path, cpus: int, tune: bool, seconds: float) -> None:
     Numbers hold for a machine that does nothing else meanwhile. Needs an ONNX Runtime, but no torch.
     """
     from dragoman.service.errors import StartupError
-    from dragoman.service.loading.loader import check_runtime, read_bundle
+    from dragoman.service.loading.bundles import read_bundle
     from dragoman.service.loading.measure import BATCHES, Layout, fastest, layouts, measure
+    from dragoman.service.loading.runtime_check import check_runtime
     from dragoman.service.settings import ServerSettings
 
     tried = layouts(cpus or allowed_cpus()) if tune else [Layout(1, cpus or allowed_cpus())]

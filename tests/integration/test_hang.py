@@ -10,7 +10,7 @@ import pytest
 from grpc_health.v1 import health_pb2
 
 from dragoman.client import AsyncClient, UnavailableError
-from dragoman.service.loading.watchdog import LOOK_SECONDS
+from dragoman.service.loading.watchdog import CHECK_SECONDS
 from dragoman.service.settings import ServerSettings
 from tests.support.fake_runner import FakeRunner
 from tests.support.harness import Running, eventually, fetch, health, serving
@@ -81,7 +81,7 @@ async def test_a_model_that_only_waits_for_work_does_not_hang() -> None:
     async with serving(clock=clock) as running, running.client() as client:
         await client.translate(["kite"])
         clock.ahead += 1000
-        await asyncio.sleep(2 * LOOK_SECONDS)
+        await asyncio.sleep(2 * CHECK_SECONDS)
         assert healthy(running)
         assert (await client.translate(["kite"])).texts == ("kite",)
 
@@ -94,7 +94,7 @@ async def test_without_a_limit_a_model_may_take_as_long_as_it_likes() -> None:
         call = asyncio.create_task(client.embed(["kite"]))
         await eventually(runner.stepping.is_set)
         clock.ahead += 10_000
-        await asyncio.sleep(2 * LOOK_SECONDS)
+        await asyncio.sleep(2 * CHECK_SECONDS)
         assert healthy(running)
         call.cancel()
 

@@ -15,7 +15,7 @@ from dragoman.service.engine.lane import ENGINE
 from dragoman.service.engine.runner import RowInput
 from dragoman.service.engine.step import Step
 from dragoman.service.settings import ServerSettings
-from dragoman.service.system.process import NICENESS
+from dragoman.service.system.tuning import NICENESS
 from tests.integration.test_metrics import calls
 from tests.support.fake_runner import FakeRunner
 from tests.support.harness import PATIENCE_SECONDS, Running, eventually, serving, text_of

@@ -11,7 +11,8 @@ import pytest
 
 from dragoman.bundle.manifest import Bundle, open_bundle
 from dragoman.service.errors import StartupError
-from dragoman.service.loading.loader import LoadedModel, Loader, find_bundles
+from dragoman.service.loading.bundles import find_bundles
+from dragoman.service.loading.loader import LoadedModel, Loader
 from dragoman.service.loading.replacement import Replacer
 from dragoman.service.server import Server
 from dragoman.service.settings import ServerSettings
@@ -179,7 +180,7 @@ def disprove(folder: Path, what: WatchedFiles) -> str:
 def rename(folder: Path, what: WatchedFiles) -> str:
     shutil.rmtree(folder)
     write(folder, "2", name="other")
-    return "it is called other; another model needs another start"
+    return "the bundle is named other; serving another model needs a restart"
 
 
 @pytest.mark.parametrize("harm", [spoil, cut, disprove, rename])

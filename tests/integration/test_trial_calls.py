@@ -52,4 +52,4 @@ async def test_one_that_fails_is_told_and_keeps_nobody_from_being_served(caplog:
     runner = FakeRunner(broken=range(1000))
     async with rehearsed(runner, manifest()) as running, grpc.aio.insecure_channel(running.address) as channel:
         assert await status(channel, "") == SERVING
-    assert "the first calls of fake could not be made in advance: the model failed on texts[0]" in caplog.text
+    assert "trial calls to fake failed: the model failed on texts[0]" in caplog.text

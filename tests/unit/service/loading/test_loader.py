@@ -12,8 +12,9 @@ from dragoman.bundle.manifest import Bundle, BundleError
 from dragoman.service.cli import main
 from dragoman.service.engine.providers import CudaOptions, ProviderError
 from dragoman.service.errors import StartupError
-from dragoman.service.loading import loader as loading
-from dragoman.service.loading.loader import INSTALL_RUNTIME, as_configured, check_runtime, load_model, verify_model
+from dragoman.service.loading import runtime_check
+from dragoman.service.loading.loader import load_model, verify_model
+from dragoman.service.loading.runtime_check import INSTALL_RUNTIME, as_configured, check_runtime
 from dragoman.service.settings import ServerSettings
 from tests.support.fake_runner import FakeRunner
 from tests.support.harness import manifest, write_bundle, write_tokenizer
@@ -27,7 +28,7 @@ def install(monkeypatch: pytest.MonkeyPatch, *distributions: str) -> None:
             raise PackageNotFoundError(name)
         return "9.9"
 
-    monkeypatch.setattr(loading, "version", version)
+    monkeypatch.setattr(runtime_check, "version", version)
     module = types.SimpleNamespace(onnxruntime=types.SimpleNamespace(__version__="9.9")) if distributions else None
     monkeypatch.setitem(sys.modules, "dragoman.bundle.runtime", module)
 
