@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from dragoman.service.cli import main
 from tests.support.fake_runner import FakeRunner
-from tests.support.harness import MAX_CHARACTERS, Running, free_port, serving, text_of, token_of
+from tests.support.harness import MAX_CHARACTERS, PATIENCE_SECONDS, Running, free_port, serving, text_of, token_of
 
 
 async def dragoman(running: Running, *arguments: str, stdin: str | bytes = b"") -> Result:
@@ -62,9 +62,9 @@ async def test_a_line_comes_back_before_the_next_one_is_given() -> None:
         assert process.stdout
         for text in (b"red kite\n", b"\n", b"old boat\n"):
             process.stdin.write(text)
-            assert await asyncio.wait_for(process.stdout.readline(), 30) == text
+            assert await asyncio.wait_for(process.stdout.readline(), PATIENCE_SECONDS) == text
         process.stdin.close()
-        assert await process.wait() == 0
+        assert await asyncio.wait_for(process.wait(), PATIENCE_SECONDS) == 0
 
 
 async def test_a_reader_that_goes_away_is_no_error_to_speak_of() -> None:
@@ -75,7 +75,7 @@ async def test_a_reader_that_goes_away_is_no_error_to_speak_of() -> None:
         process = await asyncio.create_subprocess_shell(
             command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
         )
-        stdout, stderr = await asyncio.wait_for(process.communicate(), 60)
+        stdout, stderr = await asyncio.wait_for(process.communicate(), PATIENCE_SECONDS)
     assert stdout == b"kite\nkite\n"
     assert stderr == b""
 

@@ -80,6 +80,7 @@ def test_so_is_one_that_says_nothing_and_no_place_is_lost(monkeypatch: pytest.Mo
             with ExitStack() as idle:
                 connections = [idle.enter_context(connect(port)) for _ in range(CONNECTIONS)]
                 assert all(map(is_over, connections))
+        monkeypatch.setattr(exposition, "CONNECTION_SECONDS", PATIENCE_SECONDS)
         assert ready(HOST, port)
 
 

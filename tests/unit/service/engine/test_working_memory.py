@@ -85,7 +85,7 @@ def test_what_two_lanes_take_at_once_is_counted_once(process: Process, working: 
     assert inside.wait(30)
     run(working, process, graph, (16,), 50)
     over.set()
-    lane.join()
+    lane.join(30)
     assert working.nbytes == 150
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from dragoman.service.telemetry.call_log import FIELDS
 from dragoman.service.telemetry.logs import ConsoleFormatter, JsonFormatter, QuietHandler
+from tests.support.harness import PATIENCE_SECONDS
 
 FIELDS_OF_A_CALL = {"method": "Translate", "code": "OK", "seconds": 0.5, "id": 'a b\n"c', "texts": 2, "model": "fake"}
 
@@ -56,7 +57,7 @@ class Stuck(io.StringIO):
 
     def write(self, text: str) -> int:
         self.reached.set()
-        self.free.wait()
+        assert self.free.wait(PATIENCE_SECONDS)
         return super().write(text)
 
 
@@ -83,11 +84,12 @@ def test_a_reader_that_does_not_read_stops_nobody_and_is_told_what_it_lost(
     monkeypatch.setattr("dragoman.service.telemetry.logs.MAX_WAITING", 2)
     handler = QuietHandler(stuck)
     handler.handle(record("first"))
-    stuck.reached.wait()
+    assert stuck.reached.wait(PATIENCE_SECONDS)
     for number in range(5):
         handler.handle(record(str(number)))
     stuck.free.set()
-    while not stuck.getvalue().endswith("0\n1\n"):
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not stuck.getvalue().endswith("0\n1\n") and time.monotonic() < end:
         time.sleep(0.01)
     assert stuck.getvalue().splitlines()[:3] == ["first", "3 lines of the log were dropped: nobody read them", "0"]
     handler.close()

@@ -1,7 +1,8 @@
 import asyncio
 import dataclasses
 import threading
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from collections.abc import Sequence as Row
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -35,6 +36,8 @@ from tests.support.fake_runner import END, START, FakeRunner, log_prob_of
 from tests.support.harness import (
     MAX_CHARACTERS,
     MAX_SOURCE_TOKENS,
+    PATIENCE_SECONDS,
+    Clock,
     encoder_manifest,
     eventually,
     manifest,
@@ -62,11 +65,14 @@ class Bench:
 
 @asynccontextmanager
 async def translating(
-    runner: FakeRunner | None = None, what: Manifest | None = None, calls: CallLimits | None = None
+    runner: FakeRunner | None = None,
+    what: Manifest | None = None,
+    calls: CallLimits | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> AsyncIterator[Bench]:
     runner, what, registry = runner or FakeRunner(), what or manifest(), CollectorRegistry()
     metrics = ModelMetrics(Metrics(registry), what.name, what.target_languages)
-    engine = Engine([runner], LIMITS, what.decoding.end_ids, metrics)
+    engine = Engine([runner], LIMITS, what.decoding.end_ids, metrics, clock)
     engine.start()
     try:
         translator = Translator(what, tokenizer(), engine, calls or CallLimits(1000, 2**20), metrics)
@@ -304,9 +310,13 @@ async def test_a_call_without_time_left_is_refused_before_it_is_queued() -> None
 
 
 async def test_a_call_whose_deadline_passes_in_the_engine_is_late() -> None:
-    async with translating(FakeRunner(endless=(token_of("kite"),)), manifest(max_output_tokens=FOREVER)) as bench:
+    clock, runner = Clock(), FakeRunner(endless=(token_of("kite"),))
+    async with translating(runner, manifest(max_output_tokens=FOREVER), clock=clock) as bench:
+        call = asyncio.create_task(bench.translator.translate(["kite"], seconds_left=PATIENCE_SECONDS))
+        await eventually(runner.stepping.is_set)
+        clock.ahead += 2 * PATIENCE_SECONDS
         with pytest.raises(DeadlineExceededError):
-            await bench.translator.translate(["kite"], seconds_left=0.05)
+            await call
         assert bench.finished("deadline") == 1
     tokens = bench.registry.get_sample_value("dragoman_tokens_total", {"model": "fake", "kind": "wasted"})
     assert tokens
