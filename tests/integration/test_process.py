@@ -280,7 +280,8 @@ async def test_running_calls_are_finished_before_it_ends(bundle: Path) -> None:
 
 
 async def test_calls_that_outlast_the_grace_are_ended(bundle: Path) -> None:
-    write_bundle(bundle, manifest(max_output_tokens=10**9))
+    # Outputs of more than PATIENCE_SECONDS, three of which fit into the queue.
+    write_bundle(bundle, manifest(max_output_tokens=20_000))
     with process(bundle, "endless", "impatient") as running:
         async with AsyncClient(running.address, timeout_seconds=PATIENCE_SECONDS, retries=None) as client:
             calls = [asyncio.create_task(client.translate([text_of(24)])) for _ in range(3)]

@@ -172,8 +172,10 @@ class Metered(FakeRunner):
 async def test_one_that_is_busy_does_not_hold_up_another_though_only_one_computes_at_a_time() -> None:
     meter = Meter()
     talker, other = Metered(meter, endless=(token_of("dog"),)), Metered(meter)
-    endless = manifest(name="en-fr", target_languages=("fr",), max_output_tokens=10**9)
-    async with several((talker, endless), (other, GERMAN)) as running, running.client() as client:
+    # Outputs that take longer than PATIENCE_SECONDS.
+    endless = manifest(name="en-fr", target_languages=("fr",), max_output_tokens=100_000)
+    settings = ServerSettings(repetition_tokens=0, queue_tokens=10**8, batch_tokens=10**7)
+    async with several((talker, endless), (other, GERMAN), settings=settings) as running, running.client() as client:
         calls = [asyncio.create_task(client.translate(["dog"] * 64, to="fr")) for _ in range(8)]
         await eventually(talker.stepping.is_set)
         for _ in range(5):
