@@ -2,8 +2,8 @@
 
 import asyncio
 import json
-import subprocess
 import re
+import subprocess
 import sys
 from pathlib import Path
 

@@ -107,7 +107,7 @@ async def test_an_invalid_call_is_invalid_even_when_too_late() -> None:
     assert caught.value.code is grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_a_call_beyond_the_time_limit_of_calls_is_refused_at_once() -> None:
+async def test_a_call_beyond_the_call_time_limit_is_refused_at_once() -> None:
     async with crowded() as (running, client), asyncio.timeout(PATIENCE_SECONDS):
         with pytest.raises(OverloadedError):
             await client.translate([text_of(20)] * 20, timeout_seconds=10 * LIMIT_SECONDS)
