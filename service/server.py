@@ -30,9 +30,10 @@ from dragoman.service.engine.engine import Engine
 from dragoman.service.engine.fair_scheduler import FairScheduler
 from dragoman.service.errors import StartupError
 from dragoman.service.lifecycle import Lifecycle, State
-from dragoman.service.loading.loader import LoadedModel, as_configured
+from dragoman.service.loading.loader import LoadedModel
 from dragoman.service.loading.memory_shares import Claim, shares
 from dragoman.service.loading.model_checks import check_models
+from dragoman.service.loading.runtime_check import as_configured
 from dragoman.service.loading.trial_calls import rehearse
 from dragoman.service.loading.watchdog import watch
 from dragoman.service.rpc.auth import Authenticator, CallerLimits
@@ -45,7 +46,7 @@ from dragoman.service.rpc.transport import exposure, port_binder, server_limits,
 from dragoman.service.settings import ServerSettings
 from dragoman.service.system.in_thread import run_in_thread
 from dragoman.service.system.memory_limits import NvidiaDevices
-from dragoman.service.system.process import give_back_memory, give_way
+from dragoman.service.system.tuning import lower_thread_priority, trim_malloc
 from dragoman.service.telemetry.call_log import CallLog
 from dragoman.service.telemetry.memory_report import MemoryReporter
 from dragoman.service.telemetry.metrics import Metrics
@@ -177,7 +178,7 @@ class Server:
             model.warmup_seconds,
             manifest.target_languages,
         )
-        served.engine.start(self._on_engine_end(served), give_way)
+        served.engine.start(self._on_engine_end(served), lower_thread_priority)
         if settings.run_timeout_seconds:
             watchdog = watch(served.engine.busy_seconds, settings.run_timeout_seconds, self._hang_report(served))
             served.watching = self._spawn(watchdog)
@@ -341,7 +342,7 @@ class Server:
 
 def _give_back() -> None:
     gc.collect()
-    give_back_memory()
+    trim_malloc()
 
 
 async def _within(seconds: float, work: Coroutine[Any, Any, None]) -> bool:

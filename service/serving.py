@@ -21,27 +21,18 @@ import uvloop
 from dragoman.bundle.manifest import Bundle
 from dragoman.service.banner import announcement
 from dragoman.service.engine.lane import ENGINE
-from dragoman.service.loading.loader import (
-    LoadedModel,
-    Loader,
-    check_provider,
-    check_runtime,
-    find_bundles,
-    load_model,
-    verify_model,
-)
+from dragoman.service.loading.bundles import find_bundles
+from dragoman.service.loading.loader import LoadedModel, Loader, load_model, verify_model
 from dragoman.service.loading.replacement import Replacer
+from dragoman.service.loading.runtime_check import check_provider, check_runtime
 from dragoman.service.server import Server
 from dragoman.service.settings import ServerSettings
 from dragoman.service.system.in_thread import THREAD_NAME, run_in_thread
-from dragoman.service.system.process import keep_memory_together
+from dragoman.service.system.tuning import GC_THRESHOLD, limit_malloc_arenas
 from dragoman.service.telemetry.metrics_http import SCRAPE_THREAD
 
 IMPATIENT_STATUS = 1
 """Exit status after a second signal."""
-
-NEW_OBJECTS = 10_000
-"""New objects after which Python collects the youngest garbage; its default is 700."""
 
 
 def serve(
@@ -56,9 +47,8 @@ def serve(
     start, before a port is bound if a bundle is at fault. Exits the process itself if a thread that cannot be
     interrupted is still running.
     """
-    keep_memory_together()
-    # Reference counts free nearly all that calls leave behind; at the default threshold collections cost a tenth.
-    gc.set_threshold(NEW_OBJECTS)
+    limit_malloc_arenas()
+    gc.set_threshold(GC_THRESHOLD)
     # A call costs this loop less than asyncio's.
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_until_signal(partial(_life, settings, folders, Loader(settings, load, verify))))

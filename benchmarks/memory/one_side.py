@@ -10,7 +10,8 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from dragoman.service.system.process import keep_memory_together, resident_memory_bytes
+from dragoman.service.system.resident import resident_memory_bytes
+from dragoman.service.system.tuning import limit_malloc_arenas
 
 ROWS = 32
 SOURCE_TOKENS = 25
@@ -79,7 +80,7 @@ SIDES = {"dragoman": dragoman, "ctranslate2": ctranslate2}
 
 def main(side: str, folder: Path) -> None:
     """Run the side, and print its figure."""
-    keep_memory_together()
+    limit_malloc_arenas()
     before = resident_memory_bytes()
     run = SIDES[side](folder)
 

@@ -41,8 +41,9 @@ def bench(bundle: Path, cpus: int, tune: bool, seconds: float) -> None:
     The results are valid only if the machine is otherwise idle. Requires an ONNX Runtime, but not torch.
     """
     from dragoman.service.errors import StartupError
-    from dragoman.service.loading.loader import check_runtime, read_bundle
+    from dragoman.service.loading.bundles import read_bundle
     from dragoman.service.loading.measure import BATCHES, Layout, fastest, layouts, measure
+    from dragoman.service.loading.runtime_check import check_runtime
     from dragoman.service.settings import ServerSettings
 
     # The defaults alone: a measurement must not depend on the variables of a server.

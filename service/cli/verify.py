@@ -35,7 +35,8 @@ def verify(bundle: Path, threads: int, provider: Provider) -> None:
     but not torch.
     """
     from dragoman.service.errors import StartupError
-    from dragoman.service.loading.loader import read_bundle, verify_model
+    from dragoman.service.loading.bundles import read_bundle
+    from dragoman.service.loading.loader import verify_model
 
     try:
         checks = verify_model(read_bundle(bundle), threads or allowed_cpus(), provider, progress=_note)

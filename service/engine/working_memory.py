@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from dragoman.service.system.process import give_back_memory
 from dragoman.service.system.resident import anonymous_bytes
+from dragoman.service.system.tuning import trim_malloc
 
 GIVE_BACK_SECONDS = 10.0
 """How often memory is given back where the models never rest: what one large run took is not kept for ever."""
@@ -29,7 +29,7 @@ class WorkingMemory:
     def __init__(
         self,
         anonymous: Callable[[], int] = anonymous_bytes,
-        give_back: Callable[[], None] = give_back_memory,
+        give_back: Callable[[], None] = trim_malloc,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`anonymous` counts resident memory, `give_back` returns to the system what is free."""

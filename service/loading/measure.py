@@ -1,4 +1,4 @@
-"""How fast a bundle runs on the machine at hand, and with which settings it runs fastest."""
+"""Throughput of a bundle on this machine, per layout of lanes and threads."""
 
 import math
 import time
@@ -12,39 +12,39 @@ from dragoman.service.loading.loader import load_model
 from dragoman.service.settings import ServerSettings
 
 BATCHES = (1, 8, 32)
-"""Most texts that are decoded together, in turn."""
+"""Batch sizes that are measured in turn: texts decoded together."""
 
 Clock = Callable[[], float]
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How the processors are shared out."""
+    """A division of the processors into lanes."""
 
     lanes: int
-    """Batches that run side by side."""
+    """Batches that run in parallel."""
     threads: int
-    """That compute in each of them."""
+    """Compute threads per lane."""
 
     @property
     def flags(self) -> str:
-        """What to give to `dragoman serve`."""
+        """Command-line options of `dragoman serve` for this layout."""
         return f"--lanes {self.lanes} --threads-per-lane {self.threads}"
 
 
 @dataclass(frozen=True)
 class Throughput:
-    """What came out in one run."""
+    """Result of one run."""
 
     layout: Layout
     batch: int
     tokens_per_second: float
-    """Output tokens, end tokens counted."""
+    """Output tokens, including end tokens."""
     sentences_per_second: float
 
 
 def layouts(cpus: int) -> list[Layout]:
-    """What is worth a try on so many processors: every way to use them all, and a single thread to compare with."""
+    """Layouts to measure on `cpus` processors: all that use every one, and a single thread for comparison."""
     whole = [Layout(lanes, cpus // lanes) for lanes in range(1, cpus + 1) if cpus % lanes == 0]
     return whole if cpus == 1 else [Layout(1, 1), *whole]
 
@@ -52,17 +52,17 @@ def layouts(cpus: int) -> list[Layout]:
 def measure(
     bundle: Bundle, settings: ServerSettings, layout: Layout, batches: Sequence[int], seconds: float
 ) -> Iterator[Throughput]:
-    """Run the bundle's golden texts over and over, about `seconds` for each of `batches`.
+    """Run the bundle's golden texts repeatedly, for about `seconds` per batch size.
 
-    Raises StartupError where the model cannot be loaded, has no golden texts, or does not translate.
+    Raises StartupError if the model cannot be loaded, has no golden texts, or does not translate.
     """
     if not bundle.manifest.translates:
-        raise StartupError(f"{bundle.folder} only embeds; what is measured here is translation")
+        raise StartupError(f"{bundle.folder} only embeds; bench measures translation")
     golden = bundle.golden()
     sources = [text.source_ids for text in golden]
     if not sources:
         raise StartupError(f"{bundle.folder} holds no golden texts to run")
-    # Each batch begins with a round that is not counted, and warms it up.
+    # Each batch begins with an uncounted round, which warms it up.
     own = {"lanes": layout.lanes, "threads_per_lane": layout.threads, "max_rows": max(batches), "warmup_seconds": 0}
     loaded = load_model(bundle, settings.model_copy(update=own))
     prompts = [loaded.tokenizer.prompt(text.target_language) for text in golden]
@@ -80,7 +80,7 @@ def run_for(
     seconds: float,
     clock: Clock = time.perf_counter,
 ) -> Throughput:
-    """Run `sources` once to see how long they take, then as often as fits into `seconds`, all at once."""
+    """Time `sources` once, then run as many copies of them as fit into `seconds`, all at once."""
     started = clock()
     engine.run(sources, prompts=prompts)
     times = max(1, math.floor(seconds / max(clock() - started, 1e-9)))
@@ -92,6 +92,6 @@ def run_for(
 
 
 def fastest(found: Sequence[Throughput]) -> Throughput:
-    """The one that gave most tokens a second in the largest batch: what a busy server runs."""
+    """The run with the most tokens per second at the largest batch size, which is that of a busy server."""
     largest = max(each.batch for each in found)
     return max((each for each in found if each.batch == largest), key=lambda each: each.tokens_per_second)

@@ -1,8 +1,8 @@
-"""New versions of the bundles that are served: found, tried, and put in the place of the old ones while calls go on."""
+"""Replacement of served bundles: detects new versions, checks them, and swaps them in while calls go on."""
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -11,7 +11,9 @@ from typing import Protocol
 
 from dragoman.client.values import ModelInfo
 from dragoman.service.errors import StartupError
-from dragoman.service.loading.loader import Found, LoadedModel, Loader, Stamp, stamp_of
+from dragoman.service.loading.bundles import FoundBundle
+from dragoman.service.loading.loader import LoadedModel, Loader
+from dragoman.service.system.file_watch import Stamp, folder_stamp
 from dragoman.service.system.in_thread import run_in_thread
 from dragoman.service.translation.served_model import ServedModel
 
@@ -19,87 +21,91 @@ log = logging.getLogger(__name__)
 
 
 class ModelHost(Protocol):
-    """Where models are served."""
+    """Serves models, and swaps one for a new version: the side of `Server` that `Replacer` needs."""
 
     @property
     def models(self) -> Mapping[str, ServedModel]:
-        """Those that are served now, by name."""
+        """The models served now, by name."""
 
     async def add(self, model: LoadedModel) -> ModelInfo:
-        """Serve `model` from now on, in place of the one of its name."""
+        """Serve `model` from now on, in place of the model of that name."""
 
     def replaced(self, name: str) -> None:
-        """Another version of the model `name` has taken its place."""
+        """Count a replacement of the model `name`."""
 
     def refused(self, name: str) -> None:
-        """A version of the model `name` was found that is not fit to take its place."""
+        """Count a refused version of the model `name`."""
 
 
 @dataclass
-class _Place:
-    """A folder that a model is served from."""
+class _WatchedFolder:
+    """A folder that a model is served from, and the state of its files."""
 
     name: str
     folder: Path
     tried: Stamp
-    """Of the files that are served, or were refused."""
+    """Stamp of the files that were served or refused last."""
     seen: Stamp
-    """Of the files at the latest look."""
+    """Stamp of the files at the last check."""
 
 
 class Replacer:
-    """Looks after the folders of a server. What is served is told by name: a bundle of another name is refused."""
+    """Watches the folders of a server. A bundle under another name is refused: models are identified by name."""
 
-    def __init__(self, host: ModelHost, loader: Loader, found: Sequence[Found], watch_seconds: float) -> None:
-        """`found` is what is served; with `watch_seconds` of 0 one looks only when asked to."""
+    def __init__(self, host: ModelHost, loader: Loader, found: Sequence[FoundBundle], watch_seconds: float) -> None:
+        """`found` are the bundles served. With `watch_seconds` of 0, checks run only on request."""
         self._host = host
         self._loader = loader
         self._watch_seconds = watch_seconds
-        self._places = [_Place(each.bundle.manifest.name, each.bundle.folder, each.stamp, each.stamp) for each in found]
+        self._folders = [
+            _WatchedFolder(each.bundle.manifest.name, each.bundle.folder, each.stamp, each.stamp) for each in found
+        ]
 
-    async def run(self, asked: asyncio.Event) -> None:
-        """Look again and again, until cancelled; at once where `asked` is set, which is cleared."""
+    async def run(self, requested: asyncio.Event) -> None:
+        """Check every `watch_seconds`, and at once when `requested` is set, until cancelled; clears `requested`."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._watch_seconds or None):
-                    await asked.wait()
-            at_once = asked.is_set()
-            asked.clear()
-            for place in self._places:
-                await self._look(place, at_once)
+                    await requested.wait()
+            at_once = requested.is_set()
+            requested.clear()
+            for watched in self._folders:
+                await self._check(watched, at_once)
 
-    async def _look(self, place: _Place, at_once: bool) -> None:
-        stamp = await run_in_thread(partial(stamp_of, place.folder))
-        # Files that have changed since the last look may be changing still.
-        still, place.seen = stamp == place.seen, stamp
-        if at_once or (still and stamp != place.tried):
-            place.tried = stamp
-            await self._replace(place)
+    async def _check(self, watched: _WatchedFolder, at_once: bool) -> None:
+        stamp = await run_in_thread(partial(folder_stamp, watched.folder))
+        # Files that have changed since the last check may still be changing.
+        still, watched.seen = stamp == watched.seen, stamp
+        if at_once or (still and stamp != watched.tried):
+            watched.tried = stamp
+            await self._replace(watched)
 
-    async def _replace(self, place: _Place) -> None:
+    async def _replace(self, watched: _WatchedFolder) -> None:
         try:
-            if await self._took_over(place):
-                self._host.replaced(place.name)
+            if await self._swapped(watched):
+                self._host.replaced(watched.name)
         except StartupError as error:
-            log.error("what lies in %s does not take the place of %s: %s", place.folder, place.name, error)
-            self._host.refused(place.name)
+            log.error(
+                "could not replace %s from %s; keeping the previous version: %s", watched.name, watched.folder, error
+            )
+            self._host.refused(watched.name)
 
-    async def _took_over(self, place: _Place) -> bool:
-        """Whether there was another version; it is served now. Raises StartupError where it is not fit for that."""
-        found = await run_in_thread(partial(self._loader.find, place.folder))
-        manifest, served = found.bundle.manifest, self._host.models[place.name]
-        if manifest.name != place.name:
-            raise StartupError(f"it is called {manifest.name}; another model needs another start")
+    async def _swapped(self, watched: _WatchedFolder) -> bool:
+        """Serve the version in the folder. False if it is served already. Raises StartupError if it is refused."""
+        found = await run_in_thread(partial(self._loader.find, watched.folder))
+        manifest, served = found.bundle.manifest, self._host.models[watched.name]
+        if manifest.name != watched.name:
+            raise StartupError(f"the bundle is named {manifest.name}; serving another model needs a restart")
         if manifest.version == served.info.version and served.lifecycle.ready:
-            log.info("%s still holds version %s of %s", place.folder, manifest.version, place.name)
+            log.info(
+                "%s is unchanged: version %s of %s is served already", watched.folder, manifest.version, watched.name
+            )
             return False
-        await self._host.add(await run_in_thread(partial(self._loader.load, found, _note, self._passing)))
-        log.info("version %s of %s takes the place of %s", manifest.version, place.name, served.info.version)
+        await self._host.add(await run_in_thread(partial(self._loader.load, found, log.info, self._passing_bytes)))
+        log.info("replaced %s: now serving version %s, before %s", watched.name, manifest.version, served.info.version)
         return True
 
-    def _passing(self) -> int:
+    def _passing_bytes(self) -> int:
+        """Memory that the running models hold now and may release at any time."""
         held = [model.engine.memory() for model in [*self._host.models.values()]]
         return sum(each.working + each.cache_resident for each in held)
-
-
-_note: Callable[[str], None] = log.info

@@ -1,8 +1,7 @@
-"""A server's first calls, which it makes itself before anybody else may.
+"""Trial calls: a server's first calls to a model, made by itself before it accepts others.
 
-Much is slow only once: modules that are imported when they are needed, the interpreter's own warming up, gRPC's first
-call, the tokenizer's first text. So a model is called over gRPC, on a socket of its own that nobody else can reach,
-with metrics that nobody reads.
+Some work is slow only once: lazy imports, the interpreter's specialization, gRPC's first call, the tokenizer's first
+text. The trial calls take that cost over gRPC, on a private socket and with throw-away metrics.
 """
 
 import logging
@@ -29,33 +28,33 @@ from dragoman.v1.names import METHODS, SERVICE
 log = logging.getLogger(__name__)
 
 CALLS = 16
-"""Of each method. The interpreter specializes what it has run some eight times."""
+"""Trial calls per method. The interpreter specializes code after some eight runs."""
 
 OUTPUT_TOKENS = 8
 
 SHARED_MEMORY = "/dev/shm"
-"""Where Linux lets everybody make files, in memory."""
+"""Folder in memory that any user may write to on Linux."""
 
 
 async def rehearse(model: ServedModel, limits: ServerLimits, seconds: float) -> None:
-    """Call `model`, whose engine runs, some times; no new call is begun after `seconds`.
+    """Make the trial calls to `model`, whose engine is running; starts none after `seconds`.
 
-    What goes wrong is no reason not to serve: it is told in the log.
+    A failure is logged, and does not keep the model from being served.
     """
     try:
         with _folder() as folder:
-            await _call(model, limits, seconds, f"unix:{Path(folder) / 'rehearsal'}")
+            await _call(model, limits, seconds, f"unix:{Path(folder) / 'trial'}")
     except grpc.aio.AioRpcError as error:
-        log.warning("the first calls of %s could not be made in advance: %s", model.info.name, error.details())
+        log.warning("trial calls to %s failed: %s", model.info.name, error.details())
     except (OSError, RuntimeError) as error:
-        log.warning("the first calls of %s could not be made in advance: %s", model.info.name, error)
+        log.warning("trial calls to %s failed: %s", model.info.name, error)
 
 
 def _folder() -> "tempfile.TemporaryDirectory[str]":
     try:
         return tempfile.TemporaryDirectory()
     except FileNotFoundError:
-        # A container's own folders may all be read-only.
+        # All temporary folders of a container may be read-only.
         return tempfile.TemporaryDirectory(dir=SHARED_MEMORY)
 
 

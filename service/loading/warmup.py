@@ -1,4 +1,4 @@
-"""Before the first call: every shape that calls will run, so that no caller pays for being the first of its size."""
+"""Warm-up: runs every shape that calls will need, so that no caller pays for the first run of one."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,12 +23,10 @@ def warm_up(
     clock: Callable[[], float] = time.monotonic,
     budget: MemoryBudget | None = None,
 ) -> bool:
-    """Run each capacity of the caches with 1, 2, 4, ... rows, as many as `limits` let together, from the least on.
+    """Run each capacity of the caches with 1, 2, 4, ... rows, up to `limits`, from the smallest capacity on.
 
-    Batches that are beyond `budget` are never run, and so are not run here.
-
-    `sources` are what made-up sources of every length are cut from. Whether all was run: what comes after `seconds`, or
-    after memory was refused, is left out.
+    Batches beyond `budget` are left out, as calls never run them. Sources of every length are cut from the tokens of
+    `sources`. Returns False if shapes are left: `seconds` had passed, or memory was refused.
     """
     end = clock() + seconds
     try:
@@ -40,7 +38,7 @@ def warm_up(
     except MemoryRefusedError:
         return False
     finally:
-        # Resting first: what is then cleared is small, and what is not cleared was never touched.
+        # Rest first: the rows cleared after it are small, and the others were never touched.
         runner.rest()
         for row in range(limits.rows):
             runner.clear_row(row)
@@ -49,7 +47,7 @@ def warm_up(
 def _runs(
     runner: Runner, sources: Sequence[Source], manifest: Manifest, limits: BatchLimits, budget: MemoryBudget | None
 ) -> Iterator[Callable[[], object]]:
-    """Everything that is to be run, in order."""
+    """All runs, in order."""
     if not any(sources):
         return
     rules = manifest.decoding
@@ -65,7 +63,7 @@ def _runs(
         while most > 1 and budget is not None and not budget.holds(most, width, positions):
             most -= 1
         together = max(1, limits.encode_tokens // width)
-        # As many as are ever encoded together; to the decoder the other rows may hold what they held before.
+        # As many rows as calls encode together. The decoder runs alike on whatever the other rows hold.
         for first_row in range(0, most if width == inputs[0] else 1, together):
             yield partial(runner.insert, [source] * min(together, most - first_row), first_row)
         fed = RowInput(rules.start_id, positions - 1)
@@ -74,16 +72,16 @@ def _runs(
 
 
 def _pairs(inputs: Sequence[int], outputs: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Both side by side; the shorter one's last goes on."""
+    """Pairs of both in order; the last of the shorter one is repeated."""
     for width, positions in zip_longest(inputs, outputs):
         yield width or inputs[-1], positions or outputs[-1]
 
 
 def _sizes(most: int) -> list[int]:
-    """1 and its doubles up to `most`, and that itself; the largest first."""
+    """`most` and the powers of 2 below it, the largest first."""
     return sorted({most, *(1 << power for power in range(most.bit_length()))}, reverse=True)
 
 
 def _source(sources: Sequence[Source], tokens: int) -> tuple[int, ...]:
-    """So many tokens."""
+    """A source of `tokens` tokens, cut from `sources` end to end."""
     return tuple(islice(cycle(chain.from_iterable(sources)), tokens))

@@ -1,4 +1,4 @@
-"""Files that may be replaced while the server runs: what they say is read anew where they have changed."""
+"""Files that may be replaced while the server runs: detecting a change, and reloading after one."""
 
 import logging
 import threading
@@ -8,54 +8,69 @@ from typing import Generic, TypeVar
 
 log = logging.getLogger(__name__)
 
-Stamp = tuple[tuple[int, int, int] | None, ...]
+FileStamp = tuple[int, int, int]
+"""Inode, size in bytes and time of the last change in nanoseconds: one of them differs after a change."""
+
+Stamp = tuple[tuple[str, FileStamp | None], ...]
+"""Names of several files, each with its stamp; None for one that does not exist."""
 
 T = TypeVar("T")
 
 
-class WatchedFiles(Generic[T]):
-    """What `read` makes of the files `paths`; any thread may ask for it.
+def file_stamp(path: Path) -> FileStamp | None:
+    """The current stamp of `path`; None if it cannot be read."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
-    Files that are half written, or do not fit each other, leave what was read before, and are told of in the log once.
+
+def folder_stamp(folder: Path) -> Stamp:
+    """The current stamps of all regular files below `folder`, by relative path; empty if it cannot be listed."""
+    try:
+        files = sorted(path for path in folder.rglob("*") if path.is_file())
+    except OSError:
+        # A folder was removed while it was being listed.
+        return ()
+    return tuple((str(path.relative_to(folder)), file_stamp(path)) for path in files)
+
+
+class WatchedFiles(Generic[T]):
+    """The value that `read` makes of the files `paths`, reloaded after a change. Any thread may ask for it.
+
+    Files that are half written, or do not fit each other, leave the previous value in place, with one error in the log.
     """
 
-    def __init__(self, what: str, paths: Sequence[Path], read: Callable[[], T]) -> None:
-        """`what` is how the log names it. Raises what `read` raises: OSError or ValueError."""
-        self._what = what
+    def __init__(self, name: str, paths: Sequence[Path], read: Callable[[], T]) -> None:
+        """`name` stands for the files in the log. Raises what `read` raises: OSError or ValueError."""
+        self._name = name
         self._paths = tuple(paths)
         self._read = read
         self._lock = threading.Lock()
-        self._stamp = self._look()
+        self._stamp = self._current_stamp()
         self._value = read()
 
     def current(self) -> T:
-        """What the files say now, or last said when they were in order."""
+        """The value of the files as they are, or as they last were when they could be read."""
         with self._lock:
-            stamp = self._look()
+            stamp = self._current_stamp()
             if stamp != self._stamp:
-                self._renew(stamp)
+                self._reload(stamp)
             return self._value
 
-    def _renew(self, stamp: Stamp) -> None:
+    def _reload(self, stamp: Stamp) -> None:
         try:
             value = self._read()
         except (OSError, ValueError) as error:
-            log.error("%s not read anew, those before stay: %s", self._what, error)
+            log.error("could not reload %s; keeping the previous version: %s", self._name, error)
             self._stamp = stamp
             return
-        if self._look() != stamp:
-            # Written meanwhile: the next one who asks tries again.
+        if self._current_stamp() != stamp:
+            # Changed while being read: the next call tries again.
             return
         self._value, self._stamp = value, stamp
-        log.info("%s read anew", self._what)
+        log.info("reloaded %s", self._name)
 
-    def _look(self) -> Stamp:
-        return tuple(map(_stamp, self._paths))
-
-
-def _stamp(path: Path) -> tuple[int, int, int] | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    def _current_stamp(self) -> Stamp:
+        return tuple((str(path), file_stamp(path)) for path in self._paths)

@@ -1,4 +1,4 @@
-"""Long work beside the event loop, on threads that nothing has to wait for."""
+"""Blocking work off the event loop, on daemon threads that hold up neither the loop nor the process."""
 
 import asyncio
 import threading
@@ -6,16 +6,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
-THREAD_NAME = "aside"
-"""What the threads are called."""
+THREAD_NAME = "in-thread"
+"""Name of each thread that `run_in_thread` starts; the process ends differently while one is alive (`serving.py`)."""
 
 T = TypeVar("T")
 
 
 async def run_in_thread(job: Callable[[], T]) -> T:
-    """The result of `job`, run on a thread of its own.
+    """The result of `job`, run on a thread of its own; raises its exception.
 
-    Unlike asyncio.to_thread, one that is given up holds up neither the event loop's end nor the process's.
+    Unlike with asyncio.to_thread, a cancelled job delays neither the end of the event loop nor that of the process.
     """
     loop = asyncio.get_running_loop()
     result: asyncio.Future[T] = loop.create_future()
@@ -34,7 +34,7 @@ async def run_in_thread(job: Callable[[], T]) -> T:
             value = job()
         except Exception as raised:
             error = raised
-        # Where the loop has closed meanwhile, nobody waits.
+        # RuntimeError: the loop has closed, and with it the caller.
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(settle, value, error)
 

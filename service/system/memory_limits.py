@@ -1,6 +1,5 @@
-"""How much memory this process may use, and what NVIDIA devices have."""
+"""Bounds on memory: the limit of this process, and the memory of NVIDIA devices."""
 
-import ctypes
 import math
 import os
 from collections.abc import Sequence
@@ -8,15 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dragoman.bundle.cgroups import MEMBERSHIP, MOUNTS, groups, words
+import pynvml  # type: ignore[import-untyped]
 
-NVML = "libnvidia-ml.so.1"
-"""NVIDIA's management library; it comes with the driver."""
+from dragoman.bundle.cgroups import MEMBERSHIP, MOUNTS, groups, words
 
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """The memory of one device, in bytes; what other processes use is counted too."""
+    """Memory of one device, in bytes; `used` includes the use by other processes."""
 
     index: int
     used: int
@@ -24,9 +22,9 @@ class DeviceMemory:
 
 
 def memory_limit_bytes(membership: Path = MEMBERSHIP, mounts: Path = MOUNTS) -> float:
-    """The smallest bound on this process's memory: of its control groups, or what the machine has.
+    """The smallest bound on the memory of this process: a control group's limit, or the machine's memory.
 
-    Infinite where the system says neither.
+    Infinite where the system gives neither.
     """
     bounds = [_machine_bytes()]
     for version, group in groups("memory", membership, mounts):
@@ -44,41 +42,33 @@ def _machine_bytes() -> float:
 
 
 class NvidiaDevices:
-    """Every NVIDIA device of the machine, as NVML tells of it; none where there is no driver."""
+    """Memory of the machine's NVIDIA devices, from NVML; no devices without a driver."""
 
-    def __init__(self, library: Any = None) -> None:
-        """`library` is NVML, opened; None looks for it."""
-        self._library = library or _opened(NVML)
-        if self._library is not None and self._library.nvmlInit_v2() != 0:
-            self._library = None
+    def __init__(self, nvml: Any = pynvml) -> None:
+        """Initializes `nvml`, the module pynvml, once."""
+        self._nvml = nvml
+        try:
+            nvml.nvmlInit()
+        except nvml.NVMLError:
+            # No driver, which is no fault: most servers run without a GPU.
+            self._ready = False
+        else:
+            self._ready = True
 
     def memory(self) -> Sequence[DeviceMemory]:
-        """What each device has now; one that does not answer is left out."""
-        if self._library is None:
+        """Current memory of each device, in order of index; devices that do not answer are left out."""
+        if not self._ready:
             return ()
-        count = ctypes.c_uint()
-        if self._library.nvmlDeviceGetCount_v2(ctypes.byref(count)) != 0:
+        try:
+            count = self._nvml.nvmlDeviceGetCount()
+        except self._nvml.NVMLError:
             return ()
-        found = (self._memory(index) for index in range(count.value))
-        return tuple(each for each in found if each is not None)
+        found = map(self._memory, range(count))
+        return tuple(memory for memory in found if memory is not None)
 
     def _memory(self, index: int) -> DeviceMemory | None:
-        device, memory = ctypes.c_void_p(), _NvmlMemory()
-        if self._library.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(device)) != 0:
-            return None
-        if self._library.nvmlDeviceGetMemoryInfo(device, ctypes.byref(memory)) != 0:
+        try:
+            memory = self._nvml.nvmlDeviceGetMemoryInfo(self._nvml.nvmlDeviceGetHandleByIndex(index))
+        except self._nvml.NVMLError:
             return None
         return DeviceMemory(index, memory.used, memory.total)
-
-
-class _NvmlMemory(ctypes.Structure):
-    """nvmlMemory_t."""
-
-    _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
-
-
-def _opened(name: str) -> Any:
-    try:
-        return ctypes.CDLL(name)
-    except OSError:
-        return None

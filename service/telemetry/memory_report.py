@@ -17,8 +17,7 @@ from typing import Protocol
 
 from dragoman.client.values import ModelMemory, ProcessMemory
 from dragoman.service.engine.engine import Engine
-from dragoman.service.system.process import resident_memory_bytes
-from dragoman.service.system.resident import anonymous_bytes, mapped_bytes
+from dragoman.service.system.resident import anonymous_bytes, mapped_bytes, resident_memory_bytes
 
 
 class MemoryHolder(Protocol):

@@ -1,6 +1,7 @@
-"""`python -m tests.integration.fake_server BUNDLE WAY...`: `dragoman serve` with FakeRunner in place of a model.
+"""`python -m tests.integration.fake_server BUNDLE MODE...`: `dragoman serve` with FakeRunner in place of a model.
 
-Each WAY makes it behave in one more way that a test wants to see.
+Modes combine: gated, endless and hanging name the runner; unverified fails the verification, loading never ends
+loading, and impatient allows no grace at a stop.
 """
 
 import sys
@@ -16,40 +17,66 @@ from dragoman.service.errors import StartupError
 from dragoman.service.loading.loader import LoadedModel
 from dragoman.service.serving import serve
 from dragoman.service.settings import ServerSettings
-from tests.support.fake_runner import FakeRunner
-from tests.support.harness import loaded
+from tests.support.fake_runner import END, FakeRunner
+from tests.support.harness import PIECES, loaded
 
-STEP_SECONDS = 0.05
+GRACE_SECONDS = 60
 
 
-class SlowRunner(FakeRunner):
+class GatedRunner(FakeRunner):
+    """Each step waits until the file `go` exists."""
+
+    def __init__(self, go: Path) -> None:
+        super().__init__()
+        self._go = go
+
     def step(self, rows: Sequence[RowInput], only: int | None = None, scored: bool = True) -> list[Step]:
-        time.sleep(STEP_SECONDS)
+        while not self._go.exists():
+            time.sleep(0.005)
+        return super().step(rows, only, scored)
+
+
+class EndlessRunner(FakeRunner):
+    """Never ends an output."""
+
+    def __init__(self) -> None:
+        super().__init__(endless=range(END + 1, PIECES))
+
+    def step(self, rows: Sequence[RowInput], only: int | None = None, scored: bool = True) -> list[Step]:
+        time.sleep(0.005)
         return super().step(rows, only, scored)
 
 
 class HangingRunner(FakeRunner):
+    """Never ends a step."""
+
     def step(self, rows: Sequence[RowInput], only: int | None = None, scored: bool = True) -> list[Step]:
         threading.Event().wait()
         return []
 
 
-RUNNERS = {"slow": SlowRunner, "hanging": HangingRunner}
+def runner_of(folder: Path, modes: set[str]) -> FakeRunner:
+    """The runner that `modes` name; that of "gated" waits for the file `go` beside the bundle."""
+    if "gated" in modes:
+        return GatedRunner(folder.with_name("go"))
+    if "endless" in modes:
+        return EndlessRunner()
+    return HangingRunner() if "hanging" in modes else FakeRunner()
 
 
-def main(folder: Path, ways: set[str]) -> None:
-    runner = next((RUNNERS[way] for way in ways if way in RUNNERS), FakeRunner)()
+def main(folder: Path, modes: set[str]) -> None:
+    runner = runner_of(folder, modes)
 
     def verify(bundle: Bundle, threads: int) -> None:
-        if "unverified" in ways:
+        if "unverified" in modes:
             raise StartupError("the bundle failed its verification: golden answers: text 3 differs")
 
     def load(bundle: Bundle, settings: ServerSettings) -> LoadedModel:
-        if "loading" in ways:
+        if "loading" in modes:
             threading.Event().wait()
         return loaded(runner, bundle.manifest)
 
-    grace = 0 if "impatient" in ways else 20
+    grace = 0 if "impatient" in modes else GRACE_SECONDS
     settings = ServerSettings(
         port=0, metrics_port=0, threads_per_lane=1, repetition_tokens=0, grace_seconds=grace, warmup_seconds=0
     )

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from dragoman.service.cli import main
 from tests.support.fake_runner import FakeRunner
-from tests.support.harness import MAX_CHARACTERS, Running, free_port, serving, text_of, token_of
+from tests.support.harness import MAX_CHARACTERS, PATIENCE_SECONDS, Running, free_port, serving, text_of, token_of
 
 
 async def dragoman(running: Running, *arguments: str, stdin: str | bytes = b"") -> Result:
@@ -62,9 +63,9 @@ async def test_a_line_is_answered_before_the_next_is_read() -> None:
         assert process.stdout
         for text in (b"red kite\n", b"\n", b"old boat\n"):
             process.stdin.write(text)
-            assert await asyncio.wait_for(process.stdout.readline(), 30) == text
+            assert await asyncio.wait_for(process.stdout.readline(), PATIENCE_SECONDS) == text
         process.stdin.close()
-        assert await process.wait() == 0
+        assert await asyncio.wait_for(process.wait(), PATIENCE_SECONDS) == 0
 
 
 async def test_a_closed_output_pipe_is_silent() -> None:
@@ -75,7 +76,7 @@ async def test_a_closed_output_pipe_is_silent() -> None:
         process = await asyncio.create_subprocess_shell(
             command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
         )
-        stdout, stderr = await asyncio.wait_for(process.communicate(), 60)
+        stdout, stderr = await asyncio.wait_for(process.communicate(), PATIENCE_SECONDS)
     assert stdout == b"kite\nkite\n"
     assert stderr == b""
 
@@ -234,7 +235,8 @@ async def test_a_timeout_is_one_line() -> None:
         runner.gate.clear()
         result = await dragoman(running, "translate", "--timeout-seconds", "0.2", "kite")
     assert result.exit_code == 1
-    assert result.stderr == "Error: Deadline Exceeded\n"
+    # Either side may notice first, and each has its own words.
+    assert re.fullmatch(r"Error: .*deadline.*\n", result.stderr, re.IGNORECASE)
 
 
 def test_an_argument_that_is_not_utf8_is_named() -> None:

@@ -1,4 +1,4 @@
-"""A model that fails in every way it can, at any moment, under many callers: each gets its answer or its own error."""
+"""Fault injection into a model under many callers: each caller gets its own answer or its own error."""
 
 import asyncio
 import math
@@ -20,12 +20,12 @@ from dragoman.service.engine.runner import MemoryRefusedError, RowInput
 from dragoman.service.engine.step import Step
 from dragoman.service.settings import ServerSettings
 from dragoman.service.translation.pooling import pool
-from tests.integration.test_hang import Clock
 from tests.integration.test_metrics import calls
 from tests.support.fake_runner import FakeRunner
 from tests.support.harness import (
     MAX_SOURCE_TOKENS,
     PATIENCE_SECONDS,
+    Clock,
     Running,
     eventually,
     manifest,
@@ -38,6 +38,8 @@ from tests.support.harness import (
 CALLERS = 32
 ROUNDS = 6
 GAUGES = ("dragoman_queue_sequences", "dragoman_queue_tokens", "dragoman_active_rows")
+HELD = ("queue_sequences", "active_rows")
+"""Gauges that count each sequence in the engine once."""
 
 T = TypeVar("T")
 
@@ -48,23 +50,23 @@ SHAPES: Mapping[str, Callable[[Any], Any]] = {
     "wide": lambda states: states[:, [0, 1, 2, 2]],
     "flat": lambda states: states[:, 0],
 }
-"""What may be wrong with the states of one text."""
+"""Wrong shapes of one text's states."""
 
 COUNTS = ("short", "long")
-"""A result too few, or one too many; what is inserted has none."""
+"""One result too few, or one too many; an insertion has no results."""
 
 FAULTS: Mapping[Run, tuple[str, ...]] = {
     "embed": ("raise", "memory", "slow", *COUNTS, *SHAPES),
     "insert": ("raise", "memory", "slow"),
     "step": ("raise", "memory", "slow", *COUNTS),
 }
-"""Every way in which each run can fail."""
+"""The faults that each kind of run can have."""
 
 
 class Unreliable(FakeRunner):
-    """Fails in one run of `every`, in each of the ways `faults` in turn that there are for that run.
+    """Has a fault in one run of `every`: those of `faults` that apply to the run, in turn.
 
-    Asked for one row alone it does not.
+    Runs of a single row have none.
     """
 
     def __init__(self, faults: Sequence[str], every: int, **more: Any) -> None:
@@ -113,21 +115,21 @@ class Unreliable(FakeRunner):
 
 
 def _counted(found: list[T], fault: str) -> list[T]:
-    """The first result is the one that is too few or too many, so that each other would go to another's row."""
+    """Drop or add the first result, so that every other one would go to the wrong row."""
     if fault == "short":
         return found[1:]
     return [found[-1], *found] if fault == "long" else found
 
 
 def vector_of(text: str) -> list[float]:
-    """The embedding of `text` by a model that never fails."""
+    """The embedding of `text` by a model without faults."""
     (states,) = FakeRunner().embed([tokenizer().encode(text)])
     usual = manifest().embedding
     return list(map(float, pool(states, Pooling(usual.pooling), usual.normalize)))
 
 
 def fitting(count: int) -> list[str]:
-    """Texts that the model takes."""
+    """`count` texts within the model's limits."""
     return [text for text in sentences(4 * count) if len(tokenizer().encode(text)) <= MAX_SOURCE_TOKENS][:count]
 
 
@@ -137,7 +139,7 @@ def code(outcome: object) -> str:
 
 @pytest.fixture
 def soon_relieved(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows run together again soon after memory was refused: a fault comes only where several do."""
+    """Let rows run together again soon after memory was refused, since runs of one row have no faults."""
     monkeypatch.setattr(scheduler, "RELIEF_SECONDS", 0.01)
 
 
@@ -149,12 +151,12 @@ async def come_to_rest(running: Running) -> None:
 @pytest.mark.parametrize(
     "faults", [("raise",), ("memory",), ("slow",), (*COUNTS, *SHAPES)], ids=["raise", "memory", "slow", "wrong results"]
 )
-async def test_a_fault_that_passes_is_nobodys_error_and_nobody_gets_anothers_answer(faults: tuple[str, ...]) -> None:
+async def test_a_passing_fault_fails_no_call_and_mixes_no_answers(faults: tuple[str, ...]) -> None:
     runner = Unreliable(faults, every=3)
     texts = fitting(CALLERS)
     rounds = 0
     async with serving(runner) as running, running.client() as client, asyncio.timeout(2 * PATIENCE_SECONDS):
-        # How many rows run together is chance, and so is when each kind of fault has had its turn.
+        # The number of rows per run is chance, and so is the round in which each fault has occurred.
         while rounds < ROUNDS or runner.missing(*FAULTS):
             vectors = [asyncio.create_task(client.embed([text, text])) for text in texts[:4]]
             answers = await asyncio.gather(*(client.translate([text]) for text in texts))
@@ -169,7 +171,7 @@ async def test_a_fault_that_passes_is_nobodys_error_and_nobody_gets_anothers_ans
             for run in FAULTS
             for cause in ("error", "memory")
         }
-    # Each fault that is one is noted, and nothing else: a slow run is none.
+    # Each fault is counted, and nothing else: a slow run is no fault.
     expected = Counter[tuple[Run, str]]()
     for (run, fault), times in runner.failed.items():
         if fault != "slow":
@@ -178,7 +180,7 @@ async def test_a_fault_that_passes_is_nobodys_error_and_nobody_gets_anothers_ans
 
 
 @pytest.mark.usefixtures("soon_relieved")
-async def test_only_the_texts_on_which_the_model_fails_fail_whatever_else_goes_wrong() -> None:
+async def test_among_passing_faults_only_failing_texts_fail() -> None:
     broken, poison = token_of("boat"), token_of("bird")
     runner = Unreliable(("raise", "memory", "slow", "short"), every=5, broken=(broken,), poison=(poison,))
     rng = random.Random(17)
@@ -208,7 +210,7 @@ async def test_only_the_texts_on_which_the_model_fails_fail_whatever_else_goes_w
 
 
 @pytest.mark.parametrize("method", ["translate", "embed"])
-async def test_a_runner_that_gives_too_few_results_for_one_text_fails_that_text_alone(method: str) -> None:
+async def test_a_missing_result_fails_its_own_text_alone(method: str) -> None:
     short = token_of("boat")
 
     class Short(FakeRunner):
@@ -228,7 +230,7 @@ async def test_a_runner_that_gives_too_few_results_for_one_text_fails_that_text_
         await come_to_rest(running)
 
 
-async def test_an_encoder_that_gives_a_vector_too_few_for_a_text_fails_that_text_alone() -> None:
+async def test_a_missing_state_vector_fails_its_own_text_alone() -> None:
     class Narrow(FakeRunner):
         def embed(self, sources: Sequence[Sequence[int]]) -> list[Any]:
             return [states[:-1] if len(states) == 4 else states for states in super().embed(sources)]
@@ -240,7 +242,7 @@ async def test_an_encoder_that_gives_a_vector_too_few_for_a_text_fails_that_text
     assert [code(outcome) for outcome in outcomes] == ["OK", "INTERNAL", "OK"]
 
 
-async def test_embeddings_that_are_not_finite_fail_their_own_calls_alone() -> None:
+async def test_nonfinite_embeddings_fail_their_own_calls_alone() -> None:
     runner = FakeRunner(poison=(token_of("boat"),))
     async with serving(runner) as running, running.client() as client:
         texts = [random.Random(number).choice(("kite", "boat", "bird")) for number in range(CALLERS)]
@@ -251,7 +253,7 @@ async def test_embeddings_that_are_not_finite_fail_their_own_calls_alone() -> No
                 assert all(map(math.isfinite, outcome.embeddings[0].values))
 
 
-async def test_a_caller_that_is_killed_leaves_nothing_behind() -> None:
+async def test_a_killed_caller_leaves_nothing_behind() -> None:
     runner = FakeRunner()
     async with serving(runner) as running, running.client() as client:
         runner.gate.clear()
@@ -268,14 +270,15 @@ async def test_a_caller_that_is_killed_leaves_nothing_behind() -> None:
         assert (await client.translate(["kite"])).texts == ("kite",)
 
 
-async def test_a_model_that_hangs_under_many_callers_leaves_none_of_them_waiting() -> None:
+async def test_a_hanging_model_leaves_none_of_many_callers_waiting() -> None:
     clock, runner = Clock(), FakeRunner()
     settings = ServerSettings(max_rows=8)
     async with serving(runner, settings=settings, clock=clock) as running, running.client() as client:
         runner.gate.clear()
         asked = [asyncio.create_task(client.translate([text])) for text in fitting(CALLERS)]
         await eventually(runner.stepping.is_set)
-        await eventually(lambda: running.value("grpc_server_started_total", **TRANSLATE) == CALLERS)
+        # All of them must have reached the engine: a call still outside it would find its deadline passed.
+        await eventually(lambda: sum(running.value(f"dragoman_{each}", model="fake") for each in HELD) == CALLERS)
         clock.ahead += settings.run_timeout_seconds + 1
         async with asyncio.timeout(PATIENCE_SECONDS):
             outcomes = await asyncio.gather(*asked, return_exceptions=True)
@@ -284,6 +287,3 @@ async def test_a_model_that_hangs_under_many_callers_leaves_none_of_them_waiting
         await come_to_rest(running)
         await eventually(lambda: running.value("dragoman_ready", model="fake") == 1)
         assert (await client.translate(["kite"])).texts == ("kite",)
-
-
-TRANSLATE = {"grpc_type": "unary", "grpc_service": "dragoman.v1.TranslationService", "grpc_method": "Translate"}

@@ -20,7 +20,7 @@ from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as rpc
 from tests.integration.test_overload import crowded
 from tests.support.fake_runner import FakeRunner
-from tests.support.harness import Running, eventually, health, manifest, serving, text_of, token_of
+from tests.support.harness import PATIENCE_SECONDS, Running, eventually, health, manifest, serving, text_of, token_of
 
 ENDLESS, BROKEN = "kite", "boat"
 
@@ -150,7 +150,7 @@ async def test_a_call_without_a_token_leaves_no_cycles(monkeypatch: pytest.Monke
 
 async def test_a_call_refused_at_overload_leaves_no_cycles() -> None:
     async with crowded() as (running, _), grpc.aio.insecure_channel(running.address) as channel:
-        unreachable = translate(text_of(20), timeout=0.3)
+        unreachable = translate(text_of(20), timeout=PATIENCE_SECONDS)
         with cycles() as found:
             for _ in range(TIMES):
                 assert await code_of(unreachable(channel)) is grpc.StatusCode.RESOURCE_EXHAUSTED

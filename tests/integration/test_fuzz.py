@@ -1,4 +1,4 @@
-"""Hostile input: nothing that a caller sends is the server's fault, and the next caller does not notice."""
+"""Hostile input: no message causes a server error, and the next caller is unaffected."""
 
 import random
 from typing import Any
@@ -14,7 +14,7 @@ from tests.support.harness import PATIENCE_SECONDS, eventually, serving
 MESSAGES = 600
 
 
-async def test_what_is_hostile_is_refused_and_the_next_caller_is_answered() -> None:
+async def test_hostile_calls_are_refused_and_the_next_is_answered() -> None:
     rng = random.Random(11)
     async with serving() as running, running.client() as client:
         seen = await barrage(running.address, volley(rng, MESSAGES), callers=16)
@@ -29,7 +29,7 @@ async def test_what_is_hostile_is_refused_and_the_next_caller_is_answered() -> N
 
 @pytest.mark.parametrize("method", [method for method in METHODS if not method.startswith("/dragoman")])
 @pytest.mark.parametrize("message", [b"\xff", b"\x0a\x02\xed\xa0"], ids=["no field", "no UTF-8"])
-async def test_bytes_that_are_no_message_are_the_callers_fault_of_any_service(
+async def test_an_unreadable_message_is_an_invalid_argument(
     method: str, message: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with serving() as running, grpc.aio.insecure_channel(running.address) as channel:
@@ -42,7 +42,7 @@ async def test_bytes_that_are_no_message_are_the_callers_fault_of_any_service(
 
 
 @pytest.mark.parametrize("method", [method for method in METHODS if method != REFLECTION])
-async def test_a_call_without_a_message_is_the_callers_fault_of_any_service(method: str) -> None:
+async def test_a_call_without_a_message_is_an_invalid_argument(method: str) -> None:
     async with serving() as running:
         (fault,) = (await barrage(running.address, [Shot("none", method, (), ())], callers=1)).codes
         own = method.startswith(SERVICE)
@@ -50,7 +50,7 @@ async def test_a_call_without_a_message_is_the_callers_fault_of_any_service(meth
     assert fault == "INVALID_ARGUMENT"
 
 
-async def test_a_method_that_health_leaves_out_is_unimplemented_and_not_in_the_log(
+async def test_a_missing_health_method_is_unimplemented_and_not_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with serving() as running, grpc.aio.insecure_channel(running.address) as channel:
@@ -61,7 +61,7 @@ async def test_a_method_that_health_leaves_out_is_unimplemented_and_not_in_the_l
     assert not caplog.records
 
 
-async def test_a_call_that_fails_as_the_servers_fault_is_found() -> None:
+async def test_the_fuzzer_finds_a_server_error() -> None:
     async def broken(messages: object, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
         raise ValueError("broken")
 
@@ -79,7 +79,7 @@ async def test_a_call_that_fails_as_the_servers_fault_is_found() -> None:
     assert seen.faults[0].endswith("after raw to /dragoman.v1.TranslationService/Translate: ff")
 
 
-def test_a_seed_draws_the_same_calls_again_and_every_kind_comes_up() -> None:
+def test_a_seed_repeats_its_calls_and_every_kind_occurs() -> None:
     drawn = [[shot(rng) for _ in range(500)] for rng in (random.Random(5), random.Random(5))]
     assert drawn[0] == drawn[1]
     assert {each.kind for each in drawn[0]} >= KINDS.keys() - {"many"}

@@ -131,7 +131,7 @@ async def test_a_replaced_certificate_is_used_for_new_connections(
         # The key does not match yet: half of a replacement changes nothing.
         shutil.copy(after.certificate, own.certificate)
         assert await translates(running, before)
-        assert "not read anew" in caplog.text
+        assert "could not reload TLS certificates; keeping the previous version" in caplog.text
         shutil.copy(after.key, own.key)
         assert await translates(running, Tls(authority.certificate, server_name="after.test"))
         with pytest.raises(UnavailableError):
@@ -217,11 +217,21 @@ async def test_calls_beyond_the_rate_get_a_retry_delay(closed: ServerSettings) -
     async with serving(settings=settings) as running, grpc.aio.insecure_channel(running.address) as channel:
         method = rpc.TranslationServiceStub(channel).GetInfo
         metadata = (("authorization", f"bearer {TOKEN}"),)
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await asyncio.gather(*(method(pb.GetInfoRequest(), metadata=metadata) for _ in range(2)))
-        assert running.value("dragoman_refused_total", reason="rate") == 1
-    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-    status = status_pb2.Status.FromString(dict(caught.value.trailing_metadata())["grpc-status-details-bin"])
+
+        async def refusal() -> grpc.aio.AioRpcError | None:
+            try:
+                await method(pb.GetInfoRequest(), metadata=metadata)
+            except grpc.aio.AioRpcError as error:
+                return error
+            return None
+
+        # On a slow machine more than one call has its second.
+        outcomes = await asyncio.gather(*(refusal() for _ in range(PATIENCE_SECONDS)))
+        refused = [outcome for outcome in outcomes if outcome is not None]
+        assert 0 < len(refused) < PATIENCE_SECONDS
+        assert running.value("dragoman_refused_total", reason="rate") == len(refused)
+    assert {each.code() for each in refused} == {grpc.StatusCode.RESOURCE_EXHAUSTED}
+    status = status_pb2.Status.FromString(dict(refused[0].trailing_metadata())["grpc-status-details-bin"])
     retry = error_details_pb2.RetryInfo()
     assert status.details[0].Unpack(retry)
     assert 0 < retry.retry_delay.ToMilliseconds() <= 1000

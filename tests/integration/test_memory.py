@@ -1,4 +1,4 @@
-"""Memory as a server tells it, and under a budget."""
+"""Memory: reported by a server, and bounded by a budget."""
 
 import asyncio
 
@@ -11,10 +11,10 @@ from tests.support.fake_runner import FakeRunner
 from tests.support.harness import eventually, loaded, loopback, manifest, serving, text_of
 
 LARGE = 2**40
-"""A budget that bounds nothing."""
+"""A budget too large to bound anything."""
 
 
-async def test_the_parts_come_with_the_description_of_the_server() -> None:
+async def test_info_gives_the_parts_of_memory() -> None:
     async with serving() as running, running.client() as client:
         info = await client.info()
     memory = info.models[0].memory
@@ -25,7 +25,7 @@ async def test_the_parts_come_with_the_description_of_the_server() -> None:
     assert info.explained_memory_bytes == info.memory.resident + memory.resident
 
 
-async def test_a_scrape_tells_the_same() -> None:
+async def test_metrics_give_the_parts_of_memory() -> None:
     async with serving() as running:
         assert running.value("dragoman_memory_bytes", model="fake", part="cache_resident") == 100
         libraries = running.value("dragoman_process_memory_bytes", part="libraries")
@@ -33,7 +33,7 @@ async def test_a_scrape_tells_the_same() -> None:
         assert libraries + interpreter == pytest.approx(running.value("process_resident_memory_bytes"), rel=0.3)
 
 
-async def test_a_budget_that_is_too_small_is_told_before_the_model_is_served() -> None:
+async def test_a_budget_too_small_is_refused_before_serving() -> None:
     server = Server(loopback(ServerSettings(memory_budget_bytes=2**20)), manifest())
     await server.open()
     try:
@@ -44,7 +44,7 @@ async def test_a_budget_that_is_too_small_is_told_before_the_model_is_served() -
         await server.stop(0)
 
 
-async def test_a_budget_bounds_the_batch_and_every_text_is_answered() -> None:
+async def test_a_budget_bounds_the_batch_and_answers_every_text() -> None:
     runner = FakeRunner()
     async with serving(runner, settings=ServerSettings(repetition_tokens=0, memory_budget_bytes=LARGE)) as running:
         engine = running.server.models["fake"].engine

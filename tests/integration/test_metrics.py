@@ -17,6 +17,7 @@ from dragoman.v1 import translation_pb2 as pb
 from tests.support.fake_runner import FakeRunner
 from tests.support.harness import (
     MAX_CHARACTERS,
+    PATIENCE_SECONDS,
     Running,
     eventually,
     fetch,
@@ -96,7 +97,7 @@ async def test_a_server_whose_engine_died_is_not_alive() -> None:
     runner = FakeRunner()
     runner.rest = lambda: 1 / 0  # type: ignore[method-assign,assignment]
     async with serving(runner) as running:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while await fetch(running.server, "/healthz") != (503, "no\n"):
                 pass
         assert (await fetch(running.server, "/readyz"))[0] == 503

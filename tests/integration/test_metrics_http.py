@@ -172,7 +172,8 @@ def test_a_metric_that_fails_is_logged_and_answered(caplog: pytest.LogCaptureFix
 # --- bounds
 
 
-def test_idle_connections_keep_no_probe_out() -> None:
+def test_idle_connections_keep_no_probe_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics_http, "MAX_CONNECTION_SECONDS", PATIENCE_SECONDS)
     with listening() as port, ExitStack() as idle:
         before = threading.active_count()
         connections = [idle.enter_context(connect(port)) for _ in range(200)]
@@ -200,6 +201,7 @@ def test_silent_clients_are_cut_off_and_free_their_places(monkeypatch: pytest.Mo
             with ExitStack() as idle:
                 connections = [idle.enter_context(connect(port)) for _ in range(MAX_CONNECTIONS)]
                 assert all(map(is_over, connections))
+        monkeypatch.setattr(metrics_http, "MAX_CONNECTION_SECONDS", PATIENCE_SECONDS)
         assert ready(HOST, port)
 
 

@@ -1,4 +1,4 @@
-"""Many callers at once, good and bad: each gets its own answer or its own error."""
+"""Many concurrent callers, good and bad: each gets its own answer or its own error."""
 
 import asyncio
 import random
@@ -29,7 +29,7 @@ def text_of_caller(rng: random.Random, number: int) -> str:
     return " ".join((str(number), *words))
 
 
-async def test_no_caller_ever_gets_what_is_another_s() -> None:
+async def test_no_caller_gets_the_answer_of_another() -> None:
     rng = random.Random(28)
     runner = FakeRunner()
     async with serving(runner) as running, running.client() as client:
@@ -37,7 +37,7 @@ async def test_no_caller_ever_gets_what_is_another_s() -> None:
             kinds = [rng.choice(KINDS) for _ in range(CALLERS)]
             texts = [text_of_caller(rng, number) for number in range(CALLERS)]
             if round_ % 5 == 2:
-                # One of the runs of this round raises, whatever is in it.
+                # One run of this round raises, whatever its texts.
                 runner.fault = RuntimeError("a passing fault")
             calls = [asyncio.create_task(ask(client, kind, text)) for kind, text in zip(kinds, texts, strict=True)]
             await asyncio.sleep(rng.choice((0, 0.001, 0.01)))

@@ -22,7 +22,7 @@ from tests.integration.test_command_line import dragoman
 from tests.integration.test_health import SERVICE
 from tests.integration.test_several import Backwards, several
 from tests.support.fake_runner import FakeRunner
-from tests.support.harness import eventually, loopback, manifest, text_of, token_of
+from tests.support.harness import PATIENCE_SECONDS, Clock, eventually, loopback, manifest, text_of, token_of
 
 FIRST = manifest(name="fr-en", source_languages=("fr",), target_languages=("en",))
 SHORT = manifest(name="fr-en", source_languages=("fr",), target_languages=("en",), max_output_tokens=10)
@@ -110,19 +110,27 @@ async def test_deadline_and_cancellation_cover_both_models() -> None:
     second = FakeRunner()
     models = ((FakeRunner(), FIRST), (second, SECOND))
     # Two lanes, so that the first model can run while the second is stopped at its gate.
-    settings = ServerSettings(pivot="en", repetition_tokens=0, lanes=2)
-    async with several(*models, settings=settings) as running, running.client() as client:
+    settings = ServerSettings(pivot="en", repetition_tokens=0, lanes=2, run_timeout_seconds=0)
+    clock = Clock()
+    async with several(*models, settings=settings, clock=clock) as running, running.client() as client:
         second.gate.clear()
+        call = asyncio.create_task(client.translate(["kite"], source="fr", to="de"))
+        await eventually(second.stepping.is_set)
+        clock.ahead += 10 * PATIENCE_SECONDS
+        second.gate.set()
         with pytest.raises(TimedOutError):
-            await client.translate(["kite"], source="fr", to="de", timeout_seconds=0.3)
+            await call
+        second.gate.clear()
+        second.stepping.clear()
         call = asyncio.create_task(client.translate(["boat"], source="fr", to="de"))
-        await eventually(lambda: running.value("dragoman_queue_sequences", model="en-de") == 1)
+        await eventually(second.stepping.is_set)
         call.cancel()
         labels = {"grpc_type": "unary", "grpc_service": SERVICE, "grpc_method": "Translate", "grpc_code": "CANCELLED"}
         await eventually(lambda: running.value("grpc_server_handled_total", **labels) == 1)
         second.gate.set()
-        ended = [{"model": "en-de", "reason": reason} for reason in ("deadline", "cancelled")]
-        await eventually(lambda: sum(running.value("dragoman_finished_total", **each) for each in ended) == 2)
+        for reason in ("deadline", "cancelled"):
+            labels = {"model": "en-de", "reason": reason}
+            await eventually(lambda labels=labels: running.value("dragoman_finished_total", **labels) == 1)  # type: ignore[misc]
 
 
 async def test_a_full_queue_refuses_the_second_leg() -> None:

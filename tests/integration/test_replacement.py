@@ -1,4 +1,4 @@
-"""Bundles that change while they are served: the new version takes over whole and sound, or not at all."""
+"""Replacement of served bundles: a new version takes over whole and verified, or not at all."""
 
 import asyncio
 import logging
@@ -11,7 +11,8 @@ import pytest
 
 from dragoman.bundle.manifest import Bundle, open_bundle
 from dragoman.service.errors import StartupError
-from dragoman.service.loading.loader import LoadedModel, Loader, find_bundles
+from dragoman.service.loading.bundles import find_bundles
+from dragoman.service.loading.loader import LoadedModel, Loader
 from dragoman.service.loading.replacement import Replacer
 from dragoman.service.server import Server
 from dragoman.service.settings import ServerSettings
@@ -22,26 +23,26 @@ WATCH_SECONDS = 0.02
 
 
 def write(folder: Path, weights: str, name: str = "fake") -> str:
-    """A bundle without sense but in order; gives its version."""
+    """Write a well-formed bundle without a usable model; returns its version."""
     write_bundle(folder, manifest(name=name), weights)
     return open_bundle(folder).manifest.version
 
 
 def put_in_place(new: Path, folder: Path) -> None:
-    """As is told in the help: what is served is moved away, and the new one gets its name."""
+    """Replace as the help says: move the served folder away, and give its name to the new one."""
     folder.rename(folder.with_name("former"))
     new.rename(folder)
 
 
-class WatchedFiles:
-    """A server whose one bundle is watched, and everything that was loaded for it."""
+class WatchedServer:
+    """A server whose one bundle is watched, and the versions loaded for it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.read: list[str] = []
         self.while_loading: Callable[[], object] = lambda: None
         self.fault: str | None = None
-        self.asked = asyncio.Event()
+        self.requested = asyncio.Event()
         self.running: Running
 
     def load(self, bundle: Bundle, settings: ServerSettings) -> LoadedModel:
@@ -62,8 +63,8 @@ class WatchedFiles:
 
 
 @asynccontextmanager
-async def watched(folder: Path, watch_seconds: float = WATCH_SECONDS) -> AsyncIterator[WatchedFiles]:
-    what = WatchedFiles(folder)
+async def watched(folder: Path, watch_seconds: float = WATCH_SECONDS) -> AsyncIterator[WatchedServer]:
+    what = WatchedServer(folder)
     loader = Loader(ServerSettings(), what.load, what.verify)
     found = loader.find(folder)
     server = Server(loopback(), found.bundle.manifest)
@@ -71,7 +72,7 @@ async def watched(folder: Path, watch_seconds: float = WATCH_SECONDS) -> AsyncIt
     what.running = Running(server, FakeRunner())
     try:
         await server.add(loader.load(found, lambda _: None))
-        looking = asyncio.create_task(Replacer(server, loader, [found], watch_seconds).run(what.asked))
+        looking = asyncio.create_task(Replacer(server, loader, [found], watch_seconds).run(what.requested))
         yield what
         assert not looking.done()
         looking.cancel()
@@ -79,7 +80,7 @@ async def watched(folder: Path, watch_seconds: float = WATCH_SECONDS) -> AsyncIt
         await server.stop(1)
 
 
-async def test_a_new_version_takes_over_by_itself_where_it_is_watched_for(tmp_path: Path) -> None:
+async def test_a_watched_bundle_is_replaced_by_itself(tmp_path: Path) -> None:
     first = write(tmp_path / "served", "1")
     async with watched(tmp_path / "served") as what, what.running.client() as client:
         assert (await client.translate(["kite"])).model_version == first
@@ -92,7 +93,7 @@ async def test_a_new_version_takes_over_by_itself_where_it_is_watched_for(tmp_pa
         assert what.read == [first, second]
 
 
-async def test_a_symbolic_link_may_be_turned(tmp_path: Path) -> None:
+async def test_a_symbolic_link_may_be_redirected(tmp_path: Path) -> None:
     write(tmp_path / "1", "1")
     second = write(tmp_path / "2", "2")
     (tmp_path / "served").symlink_to("1")
@@ -102,14 +103,14 @@ async def test_a_symbolic_link_may_be_turned(tmp_path: Path) -> None:
         await eventually(lambda: what.version == second)
 
 
-async def test_unasked_and_unwatched_nothing_is_looked_for(tmp_path: Path) -> None:
+async def test_an_unwatched_bundle_is_checked_only_on_request(tmp_path: Path) -> None:
     first = write(tmp_path / "served", "1")
     async with watched(tmp_path / "served", watch_seconds=0) as what:
         second = write(tmp_path / "new", "2")
         put_in_place(tmp_path / "new", what.folder)
         await asyncio.sleep(10 * WATCH_SECONDS)
         assert what.version == first
-        what.asked.set()
+        what.requested.set()
         await eventually(lambda: what.version == second)
 
 
@@ -118,8 +119,8 @@ async def test_the_same_version_is_not_loaded_again(tmp_path: Path) -> None:
     async with watched(tmp_path / "served") as what:
         shutil.copytree(what.folder, tmp_path / "new")
         put_in_place(tmp_path / "new", what.folder)
-        what.asked.set()
-        await eventually(lambda: not what.asked.is_set())
+        what.requested.set()
+        await eventually(lambda: not what.requested.is_set())
         await asyncio.sleep(5 * WATCH_SECONDS)
         assert what.read == [first]
         assert (what.outcome("replaced"), what.outcome("refused")) == (0, 0)
@@ -141,7 +142,7 @@ async def test_a_bundle_that_is_being_copied_is_never_loaded(tmp_path: Path) -> 
         assert what.read == [first, second]
 
 
-async def test_one_that_changes_while_it_is_loaded_does_not_take_over(tmp_path: Path) -> None:
+async def test_a_bundle_that_changes_while_loading_is_refused(tmp_path: Path) -> None:
     first = write(tmp_path / "served", "1")
     async with watched(tmp_path / "served", watch_seconds=0) as what:
         write(tmp_path / "2", "2")
@@ -154,37 +155,37 @@ async def test_one_that_changes_while_it_is_loaded_does_not_take_over(tmp_path: 
 
         what.while_loading = change
         put_in_place(tmp_path / "2", what.folder)
-        what.asked.set()
+        what.requested.set()
         await eventually(lambda: what.outcome("refused") == 1)
         assert what.version == first
-        what.asked.set()
+        what.requested.set()
         await eventually(lambda: what.version == third)
 
 
-def spoil(folder: Path, what: WatchedFiles) -> str:
+def spoil(folder: Path, what: WatchedServer) -> str:
     (folder / "weights.bin").write_text("spoiled")
     return "weights.bin: has 7 bytes, should have 111"
 
 
-def cut(folder: Path, what: WatchedFiles) -> str:
+def cut(folder: Path, what: WatchedServer) -> str:
     (folder / "weights.bin").unlink()
     return "weights.bin: missing"
 
 
-def disprove(folder: Path, what: WatchedFiles) -> str:
+def disprove(folder: Path, what: WatchedServer) -> str:
     what.fault = "the bundle failed its verification: golden answers: text 3 differs"
     return what.fault
 
 
-def rename(folder: Path, what: WatchedFiles) -> str:
+def rename(folder: Path, what: WatchedServer) -> str:
     shutil.rmtree(folder)
     write(folder, "2", name="other")
-    return "it is called other; another model needs another start"
+    return "the bundle is named other; serving another model needs a restart"
 
 
 @pytest.mark.parametrize("harm", [spoil, cut, disprove, rename])
-async def test_a_bad_one_is_refused_told_and_counted_once_and_the_old_one_stays(
-    tmp_path: Path, harm: Callable[[Path, WatchedFiles], str], caplog: pytest.LogCaptureFixture
+async def test_a_bad_version_is_refused_once_and_the_old_one_stays(
+    tmp_path: Path, harm: Callable[[Path, WatchedServer], str], caplog: pytest.LogCaptureFixture
 ) -> None:
     first = write(tmp_path / "served", "1")
     async with watched(tmp_path / "served") as what, what.running.client() as client:
@@ -204,7 +205,7 @@ async def test_a_bad_one_is_refused_told_and_counted_once_and_the_old_one_stays(
 # --- folders
 
 
-def test_a_folder_of_bundles_stands_for_them(tmp_path: Path) -> None:
+def test_a_folder_of_bundles_gives_each_of_them(tmp_path: Path) -> None:
     for name in ("b", "a", ".half"):
         write(tmp_path / "all" / name, "1", name)
     (tmp_path / "all" / "notes").mkdir()
@@ -213,5 +214,5 @@ def test_a_folder_of_bundles_stands_for_them(tmp_path: Path) -> None:
     assert found == [tmp_path / "one", tmp_path / "all" / "a", tmp_path / "all" / "b"]
 
 
-def test_a_folder_that_holds_none_is_left_for_its_fault_to_be_told(tmp_path: Path) -> None:
+def test_a_folder_without_bundles_is_returned_itself(tmp_path: Path) -> None:
     assert find_bundles([tmp_path, tmp_path / "nothing"]) == [tmp_path, tmp_path / "nothing"]

@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-import time
 
 import grpc
 import pytest
@@ -13,7 +12,17 @@ from dragoman.service.errors import StartupError
 from dragoman.service.server import Server
 from dragoman.service.settings import ServerSettings
 from tests.support.fake_runner import FakeRunner
-from tests.support.harness import Running, eventually, fetch, health, loaded, loopback, manifest, serving
+from tests.support.harness import (
+    PATIENCE_SECONDS,
+    Running,
+    eventually,
+    fetch,
+    health,
+    loaded,
+    loopback,
+    manifest,
+    serving,
+)
 
 
 async def started(runner: FakeRunner) -> Running:
@@ -34,13 +43,11 @@ async def test_running_calls_finish_and_new_ones_are_refused() -> None:
     async with running.client() as client, running.client() as late:
         calls = [asyncio.create_task(client.translate([f"kite {number}"])) for number in range(8)]
         await eventually(lambda: in_engine(running) == 8)
-        stopping = asyncio.create_task(running.server.stop(30))
+        stopping = asyncio.create_task(running.server.stop(10 * PATIENCE_SECONDS))
         await asyncio.sleep(0)
-        asked = time.monotonic()
         for other in (client, late):
             with pytest.raises(UnavailableError, match=r"^the server is stopping$"):
                 await other.translate(["boat"])
-        assert time.monotonic() - asked < 10
         # Load balancers must send calls elsewhere, but the process must not be restarted before its calls have ended.
         assert await fetch(running.server, "/readyz") == (503, "no\n")
         assert await fetch(running.server, "/healthz") == (200, "ok\n")
@@ -57,12 +64,14 @@ async def test_calls_that_outlast_the_grace_are_cancelled() -> None:
     async with running.client() as client:
         calls = [asyncio.create_task(client.translate(["kite"])) for _ in range(3)]
         await eventually(lambda: in_engine(running) == 3)
-        asyncio.get_running_loop().call_later(0.5, runner.gate.set)
-        await running.server.stop(0.1)
-        for outcome in await asyncio.gather(*calls, return_exceptions=True):
+        stopping = asyncio.create_task(running.server.stop(0.1))
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        runner.gate.set()
+        await stopping
+        for outcome in outcomes:
             assert isinstance(outcome, UnavailableError)
             assert outcome.code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
-    assert running.value("dragoman_finished_total", model="fake", reason="cancelled") == 3
+    await eventually(lambda: running.value("dragoman_finished_total", model="fake", reason="cancelled") == 3)
 
 
 async def test_watchers_of_health_are_not_waited_for() -> None:
@@ -70,9 +79,8 @@ async def test_watchers_of_health_are_not_waited_for() -> None:
     async with grpc.aio.insecure_channel(running.address) as channel:
         watch = health(channel).Watch(health_pb2.HealthCheckRequest(service=""))
         await watch.read()
-        began = time.monotonic()
-        await running.server.stop(30)
-        assert time.monotonic() - began < 10
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await running.server.stop(10 * PATIENCE_SECONDS)
         watch.cancel()
 
 

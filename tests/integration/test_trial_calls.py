@@ -1,4 +1,4 @@
-"""The calls that a server makes itself before it is ready."""
+"""Trial calls: made by the server itself before it is ready."""
 
 import logging
 from collections.abc import AsyncIterator
@@ -12,12 +12,12 @@ from dragoman.service.loading.trial_calls import CALLS
 from dragoman.service.server import Server
 from tests.integration.test_health import SERVING, status
 from tests.support.fake_runner import FakeRunner
-from tests.support.harness import Running, encoder_manifest, loaded, loopback, manifest
+from tests.support.harness import PATIENCE_SECONDS, Running, encoder_manifest, loaded, loopback, manifest
 
 
 @asynccontextmanager
-async def rehearsed(runner: FakeRunner, what: Manifest) -> AsyncIterator[Running]:
-    server = Server(loopback().model_copy(update={"warmup_seconds": 10}), what)
+async def after_trial_calls(runner: FakeRunner, what: Manifest) -> AsyncIterator[Running]:
+    server = Server(loopback().model_copy(update={"warmup_seconds": PATIENCE_SECONDS}), what)
     await server.open()
     try:
         await server.add(loaded(runner, what))
@@ -26,9 +26,9 @@ async def rehearsed(runner: FakeRunner, what: Manifest) -> AsyncIterator[Running
         await server.stop(1)
 
 
-async def test_first_calls_are_made_in_advance_and_counted_nowhere() -> None:
+async def test_trial_calls_run_the_model_and_are_not_counted() -> None:
     runner = FakeRunner()
-    async with rehearsed(runner, manifest()) as running:
+    async with after_trial_calls(runner, manifest()) as running:
         assert len(runner.batches) >= CALLS
         for name in ("dragoman_texts_total", "dragoman_finished_total", "grpc_server_started_total"):
             family = next(each for each in running.server.registry.collect() if f"{each.name}_total" == name)
@@ -39,16 +39,16 @@ async def test_first_calls_are_made_in_advance_and_counted_nowhere() -> None:
         assert len(runner.batches) == before + 3
 
 
-async def test_a_model_that_only_embeds_has_them_too() -> None:
+async def test_an_embedding_model_has_trial_calls_too() -> None:
     runner = FakeRunner()
-    async with rehearsed(runner, encoder_manifest()) as running, running.client() as client:
+    async with after_trial_calls(runner, encoder_manifest()) as running, running.client() as client:
         assert runner.stepping.is_set()
         assert len((await client.embed(["kite"])).embeddings) == 1
 
 
-async def test_one_that_fails_is_told_and_keeps_nobody_from_being_served(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failed_trial_call_is_logged_and_the_model_served(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     runner = FakeRunner(broken=range(1000))
-    async with rehearsed(runner, manifest()) as running, grpc.aio.insecure_channel(running.address) as channel:
+    async with after_trial_calls(runner, manifest()) as running, grpc.aio.insecure_channel(running.address) as channel:
         assert await status(channel, "") == SERVING
-    assert "the first calls of fake could not be made in advance: the model failed on texts[0]" in caplog.text
+    assert "trial calls to fake failed: the model failed on texts[0]" in caplog.text

@@ -1,4 +1,4 @@
-"""Authorities and certificates of our own, made by the command openssl."""
+"""Test authorities and certificates, made by the command openssl."""
 
 import subprocess
 from dataclasses import dataclass
@@ -7,14 +7,14 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Pair:
-    """A certificate and its key."""
+    """A certificate and its private key, as PEM files."""
 
     certificate: Path
     key: Path
 
 
 def make_pair(folder: Path, name: str, authority: Pair | None = None) -> Pair:
-    """A certificate for this machine, named `name`, signed by `authority` or by itself."""
+    """A certificate for 127.0.0.1 and `name`.test, signed by `authority` or by itself."""
     pair = Pair(folder / f"{name}.pem", folder / f"{name}.key")
     command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     command += ["-days", "3", "-subj", f"/CN={name}", "-addext", f"subjectAltName=IP:127.0.0.1,DNS:{name}.test"]

@@ -9,6 +9,9 @@ from dragoman.service.engine.memory_budget import Costs, Side
 from dragoman.service.engine.runner import Memory, MemoryRefusedError, RowInput
 from dragoman.service.engine.step import Step
 
+GATE_SECONDS = 120
+"""Bound on a step that waits for its gate: longer than a test waits for an answer."""
+
 START = 1
 END = 2
 
@@ -158,7 +161,7 @@ class FakeRunner:
 
     def _wait(self) -> None:
         self.stepping.set()
-        assert self.gate.wait(30), "nobody opened the gate"
+        assert self.gate.wait(GATE_SECONDS), "nobody opened the gate"
 
     def _fail_if_told(self, rows: int, tokens: Iterable[int]) -> None:
         if rows > self.most_rows:

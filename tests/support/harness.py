@@ -1,4 +1,4 @@
-"""A whole server around FakeRunner: real tokenizer, real engine, real gRPC on a free port of the loopback."""
+"""A whole server around FakeRunner: real tokenizer, engine and gRPC, on a free port of the loopback."""
 
 import asyncio
 import dataclasses
@@ -30,15 +30,15 @@ from dragoman.service.settings import ServerSettings
 from tests.support.fake_runner import END, START, FakeRunner
 
 PIECES = 305
-"""Of the tokenizer; 256 of them are the bytes."""
+"""Vocabulary size of the tokenizer; 256 pieces are the bytes."""
 
 MAX_SOURCE_TOKENS = 24
 MAX_CHARACTERS = 200
 DIMENSION = 3
-"""Of FakeRunner's states."""
+"""Width of FakeRunner's states."""
 
-PATIENCE_SECONDS = 30
-"""How long a test waits for what must happen, on however busy a machine."""
+PATIENCE_SECONDS = 60
+"""Bound on each wait of a test. Only a hang takes so long, however busy the machine."""
 
 # fmt: off
 WORDS = (
@@ -49,7 +49,7 @@ WORDS = (
 
 
 def sentences(count: int, seed: int = 0) -> list[str]:
-    """Made-up sentences of 1 to 12 words, no two alike."""
+    """Distinct made-up sentences of 1 to 12 words."""
     rng = random.Random(seed)
     found: dict[str, None] = {}
     while len(found) < count:
@@ -59,14 +59,14 @@ def sentences(count: int, seed: int = 0) -> list[str]:
 
 @functools.cache
 def tokenizer() -> SentencePieceTokenizer:
-    """A small tokenizer, the same for the whole run."""
+    """A small tokenizer, trained once per test run."""
     with tempfile.TemporaryDirectory() as folder:
         write_tokenizer(Path(folder))
         return SentencePieceTokenizer(Path(folder))
 
 
 def write_tokenizer(folder: Path) -> None:
-    """Learn that tokenizer, and write it into `folder`."""
+    """Train the tokenizer of `tokenizer`, and write it into `folder`."""
     train_tokenizer(sentences(300, seed=99), folder, PIECES)
 
 
@@ -78,7 +78,7 @@ def manifest(
     max_characters: int = MAX_CHARACTERS,
     max_output_tokens: int = 48,
 ) -> Manifest:
-    """What a bundle that FakeRunner runs would say of itself."""
+    """The manifest of a bundle for FakeRunner."""
     return Manifest(
         format_version=1,
         name=name,
@@ -109,7 +109,7 @@ def manifest(
 
 
 def encoder_manifest(embedding: EmbeddingRules | None = None) -> Manifest:
-    """The same of a model that only embeds."""
+    """The manifest of a model for FakeRunner that only embeds."""
     whole = manifest()
     size = dataclasses.replace(whole.dimensions, decoder_layers=0)
     return dataclasses.replace(
@@ -118,7 +118,7 @@ def encoder_manifest(embedding: EmbeddingRules | None = None) -> Manifest:
 
 
 def write_bundle(folder: Path, what: Manifest | None = None, note: str = "") -> None:
-    """A bundle without sense but in order, which `note` makes another than others; `folder` may hold a tokenizer."""
+    """Write a well-formed bundle without a usable model; `note` makes it distinct. `folder` may hold a tokenizer."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in (ENCODER_FILE, DECODER_FILE):
         (folder / name).write_bytes(empty_graph(name + note))
@@ -129,34 +129,44 @@ def write_bundle(folder: Path, what: Manifest | None = None, note: str = "") -> 
 
 
 def empty_graph(note: str = "") -> bytes:
-    """The file of an ONNX graph that computes nothing, which `note` makes another than others."""
+    """The file of an ONNX graph that computes nothing; `note` makes it distinct."""
     opset, text = bytes((0x42, 2, 0x10, OPSET)), note.encode()
     return opset + bytes((0x32, len(text))) + text
 
 
 def text_of(tokens: int) -> str:
-    """A text of exactly so many tokens, the end token counted."""
+    """A text of exactly `tokens` tokens, including the end token."""
     text = " ".join(["kite"] * (tokens - 1))
     assert len(tokenizer().encode(text)) == tokens
     return text
 
 
 def token_of(word: str) -> int:
-    """The one token of a word."""
+    """The token of `word`, which has just one."""
     token, _end = tokenizer().encode(word)
     return token
 
 
 def free_port() -> int:
-    """A port of the loopback that nobody listens on."""
+    """A loopback port without a listener."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port: int = taken.getsockname()[1]
     return port
 
 
+class Clock:
+    """The real clock, until a test sets it forward: a deadline then passes at a known point of the test."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+
+    def __call__(self) -> float:
+        return time.monotonic() + self.ahead
+
+
 @dataclass
 class Running:
-    """A server that runs, and what stands behind it."""
+    """A running server and its runner."""
 
     server: Server
     runner: FakeRunner
@@ -169,26 +179,26 @@ class Running:
         return AsyncClient(self.address, timeout_seconds=PATIENCE_SECONDS, retries=None)
 
     def value(self, name: str, **labels: str) -> float:
-        """A sample of the registry; 0 if it is not there."""
+        """A sample of the registry; 0 if there is none."""
         return self.server.registry.get_sample_value(name, labels) or 0.0
 
 
 def health(channel: grpc.aio.Channel) -> Any:
-    """The stub of grpc.health.v1, which nobody has typed for asyncio."""
+    """The stub of grpc.health.v1, which has no types for asyncio."""
     return health_pb2_grpc.HealthStub(channel)
 
 
 def loopback(settings: ServerSettings | None = None) -> ServerSettings:
-    """The settings with free ports; unless others are given, FakeRunner may say a word as often as its source does.
+    """The settings with free ports; by default, FakeRunner may repeat a word as often as its source does.
 
-    Without rehearsal, so that what FakeRunner counts is what a test asked for.
+    There are no trial calls, so that FakeRunner counts only the calls of the test.
     """
     settings = settings or ServerSettings(repetition_tokens=0)
     return settings.model_copy(update={"port": 0, "metrics_port": 0, "threads_per_lane": 1, "warmup_seconds": 0})
 
 
 def loaded(runner: FakeRunner, what: Manifest) -> LoadedModel:
-    """A model that FakeRunner stands for."""
+    """A loaded model with `runner` in place of a real one."""
     return LoadedModel(
         what, tokenizer(), (runner,), "FakeExecutionProvider", "0.0", load_seconds=1.5, warmup_seconds=0.5
     )
@@ -202,7 +212,7 @@ async def serving(
     grace_seconds: float = 1,
     clock: Callable[[], float] = time.monotonic,
 ) -> AsyncIterator[Running]:
-    """A server that serves; stopped at the end."""
+    """A server that is ready; stopped at the end."""
     runner, what = runner or FakeRunner(), what or manifest()
     server = Server(loopback(settings), what, clock=clock)
     await server.open()
@@ -215,11 +225,11 @@ async def serving(
 
 
 async def fetch(server: Server, path: str) -> tuple[int, str]:
-    """Status and page of `path` on the metrics port."""
+    """Status and body of `path` on the metrics port."""
 
     def get() -> tuple[int, str]:
         try:
-            with urlopen(f"http://127.0.0.1:{server.metrics_port}{path}") as response:
+            with urlopen(f"http://127.0.0.1:{server.metrics_port}{path}", timeout=PATIENCE_SECONDS) as response:
                 return response.status, response.read().decode()
         except HTTPError as error:
             with error:
@@ -229,7 +239,7 @@ async def fetch(server: Server, path: str) -> tuple[int, str]:
 
 
 async def eventually(true: Callable[[], bool]) -> None:
-    """Wait until something that another thread brings about is so."""
+    """Wait until `true` holds, which another thread or task brings about."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while not true():  # noqa: ASYNC110
             await asyncio.sleep(0.005)

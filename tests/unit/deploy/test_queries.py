@@ -47,7 +47,7 @@ def prometheus(*values: str, models: tuple[str, ...] = ("en-fr",)) -> Iterator[P
             yield Prometheus(f"http://127.0.0.1:{server.server_port}")
         finally:
             server.shutdown()
-            thread.join()
+            thread.join(60)
 
 
 @pytest.mark.parametrize("instant", [True, False])

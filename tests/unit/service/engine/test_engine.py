@@ -18,7 +18,7 @@ FOREVER = 10**9
 """More tokens than any test waits for."""
 
 LIMITS = BatchLimits(rows=4, tokens=10 * FOREVER, encode_tokens=1000, queue_sequences=10, queue_tokens=10 * FOREVER)
-PATIENCE = 30
+PATIENCE = 60
 
 
 @dataclass

@@ -78,14 +78,14 @@ def test_what_two_lanes_take_at_once_is_counted_once(process: Process, working: 
         with working.run(graph, (8,)):
             process.resident += 100
             inside.set()
-            over.wait(30)
+            over.wait(60)
 
     lane = threading.Thread(target=slow)
     lane.start()
-    assert inside.wait(30)
+    assert inside.wait(60)
     run(working, process, graph, (16,), 50)
     over.set()
-    lane.join()
+    lane.join(60)
     assert working.nbytes == 150
 
 

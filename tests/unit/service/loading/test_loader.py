@@ -12,22 +12,23 @@ from dragoman.bundle.manifest import Bundle, BundleError
 from dragoman.service.cli import main
 from dragoman.service.engine.providers import CudaOptions, ProviderError
 from dragoman.service.errors import StartupError
-from dragoman.service.loading import loader as loading
-from dragoman.service.loading.loader import INSTALL_RUNTIME, as_configured, check_runtime, load_model, verify_model
+from dragoman.service.loading import runtime_check
+from dragoman.service.loading.loader import load_model, verify_model
+from dragoman.service.loading.runtime_check import INSTALL_RUNTIME, as_configured, check_runtime
 from dragoman.service.settings import ServerSettings
 from tests.support.fake_runner import FakeRunner
 from tests.support.harness import manifest, write_bundle, write_tokenizer
 
 
 def install(monkeypatch: pytest.MonkeyPatch, *distributions: str) -> None:
-    """Make it look as if these and no other runtimes were installed."""
+    """Pretend that exactly these runtimes are installed."""
 
     def version(name: str) -> str:
         if name not in distributions:
             raise PackageNotFoundError(name)
         return "9.9"
 
-    monkeypatch.setattr(loading, "version", version)
+    monkeypatch.setattr(runtime_check, "version", version)
     module = types.SimpleNamespace(onnxruntime=types.SimpleNamespace(__version__="9.9")) if distributions else None
     monkeypatch.setitem(sys.modules, "dragoman.bundle.runtime", module)
 
@@ -44,12 +45,12 @@ def bundle(tmp_path: Path) -> Bundle:
 
 
 @pytest.mark.parametrize("distribution", ["onnxruntime", "onnxruntime-gpu"])
-def test_one_runtime_is_as_it_should_be(monkeypatch: pytest.MonkeyPatch, distribution: str) -> None:
+def test_a_single_runtime_gives_its_version(monkeypatch: pytest.MonkeyPatch, distribution: str) -> None:
     install(monkeypatch, distribution)
     assert check_runtime() == "9.9"
 
 
-def test_no_runtime_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_runtime_names_the_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch)
     with pytest.raises(StartupError) as caught:
         check_runtime()
@@ -79,7 +80,7 @@ class NoGraph(Loaded):
         raise RuntimeError("Load model failed:\n  Protobuf parsing failed.\n")
 
 
-def test_the_provider_is_the_one_really_in_use(monkeypatch: pytest.MonkeyPatch, bundle: Bundle) -> None:
+def test_the_provider_reported_is_the_one_in_use(monkeypatch: pytest.MonkeyPatch, bundle: Bundle) -> None:
     install(monkeypatch, "onnxruntime")
     bring(monkeypatch, "dragoman.service.engine.ort_runner", OrtRunner=Loaded)
     model = load_model(bundle, ServerSettings(provider="auto"))
@@ -95,7 +96,7 @@ def test_the_provider_is_the_one_really_in_use(monkeypatch: pytest.MonkeyPatch, 
         (NoGraph, "the model could not be loaded: RuntimeError: Load model failed: Protobuf parsing failed."),
     ],
 )
-def test_what_cannot_be_loaded_is_told_in_one_line(
+def test_a_load_failure_is_one_line(
     monkeypatch: pytest.MonkeyPatch, bundle: Bundle, runner: type[FakeRunner], message: str
 ) -> None:
     install(monkeypatch, "onnxruntime")
@@ -142,7 +143,7 @@ def test_a_failed_verification_names_the_check(
 
 
 @pytest.mark.parametrize(("outcome", "message"), VERIFICATIONS)
-def test_the_command_tells_it_in_one_line(
+def test_the_verify_command_prints_a_failure_in_one_line(
     monkeypatch: pytest.MonkeyPatch, bundle: Bundle, outcome: Exception, message: str
 ) -> None:
     bring_verification(monkeypatch, outcome)
@@ -150,7 +151,7 @@ def test_the_command_tells_it_in_one_line(
     assert (result.exit_code, result.stdout, result.stderr) == (1, "", f"Error: {message}\n")
 
 
-def test_the_command_ends_with_a_table(monkeypatch: pytest.MonkeyPatch, bundle: Bundle) -> None:
+def test_the_verify_command_ends_with_a_table(monkeypatch: pytest.MonkeyPatch, bundle: Bundle) -> None:
     checks = (types.SimpleNamespace(name="golden", detail="64 texts"), types.SimpleNamespace(name="alone", detail="ok"))
     bring_verification(monkeypatch, checks)
     result = CliRunner().invoke(main, ["verify", str(bundle.folder)])
@@ -168,7 +169,5 @@ def test_the_command_ends_with_a_table(monkeypatch: pytest.MonkeyPatch, bundle: 
         ("auto", "CPUExecutionProvider", False, True),
     ],
 )
-def test_auto_is_met_by_the_cpu_only_where_there_is_no_gpu(
-    wanted: str, provider: str, has_device: bool, met: bool
-) -> None:
+def test_the_cpu_meets_auto_only_without_a_gpu(wanted: str, provider: str, has_device: bool, met: bool) -> None:
     assert as_configured(wanted, provider, has_device) is met

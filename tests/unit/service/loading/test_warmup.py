@@ -1,4 +1,4 @@
-"""What is run before the first call."""
+"""Warm-up: the shapes that are run before the first call."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,11 +15,12 @@ from tests.support.harness import MAX_SOURCE_TOKENS, encoder_manifest, manifest
 
 LIMITS = BatchLimits(rows=6, tokens=10_000, encode_tokens=50, queue_sequences=1, queue_tokens=1)
 SOURCES = [(*range(10, 20), END)]
-PATIENCE = 1000.0
+SECONDS = 1000.0
+"""Time limit that is never reached."""
 
 
 class Recording(FakeRunner):
-    """Notes what it is asked for, and computes nothing."""
+    """Records its calls, and computes nothing."""
 
     def __init__(self, most_rows: int = 100) -> None:
         super().__init__()
@@ -49,46 +50,46 @@ class Recording(FakeRunner):
         self.dirty.discard(row)
 
 
-def test_every_capacity_is_run_with_every_size_of_batch() -> None:
+def test_every_capacity_runs_with_every_batch_size() -> None:
     runner = Recording()
     what = manifest(max_output_tokens=48)
-    assert warm_up(runner, SOURCES, what, LIMITS, PATIENCE)
+    assert warm_up(runner, SOURCES, what, LIMITS, SECONDS)
     assert runner.stepped == {(capacity - 1, rows) for capacity in ladder(48) for rows in (1, 2, 4, 6)}
     assert {width for width, _ in runner.inserted} == set(ladder(MAX_SOURCE_TOKENS))
     assert runner.rests == 1
     assert not runner.dirty
 
 
-def test_no_more_is_run_at_once_than_calls_may_run() -> None:
+def test_batches_stay_within_the_limits_of_calls() -> None:
     runner = Recording()
     tight = BatchLimits(rows=6, tokens=100, encode_tokens=50, queue_sequences=1, queue_tokens=1)
-    assert warm_up(runner, SOURCES, manifest(max_output_tokens=48), tight, PATIENCE)
+    assert warm_up(runner, SOURCES, manifest(max_output_tokens=48), tight, SECONDS)
     assert all(width * len(rows) <= 50 for width, rows in runner.inserted)
     assert max(rows for position, rows in runner.stepped if position == 47) == 100 // (24 + 48)
     assert max(rows for position, rows in runner.stepped if position == 15) == 100 // (16 + 16)
 
 
-def test_sources_are_encoded_by_as_many_as_calls_are() -> None:
+def test_sources_are_encoded_in_the_batches_of_calls() -> None:
     runner = Recording()
-    assert warm_up(runner, SOURCES, manifest(), LIMITS, PATIENCE)
+    assert warm_up(runner, SOURCES, manifest(), LIMITS, SECONDS)
     assert runner.inserted[:3] == [(16, range(3)), (16, range(3, 6)), (24, range(2))]
 
 
-def test_positions_stay_below_the_limit_where_the_capacity_lies_above() -> None:
+def test_positions_stay_below_a_limit_under_the_capacity() -> None:
     runner = Recording()
-    assert warm_up(runner, SOURCES, manifest(max_output_tokens=30), LIMITS, PATIENCE)
+    assert warm_up(runner, SOURCES, manifest(max_output_tokens=30), LIMITS, SECONDS)
     assert max(position for position, _ in runner.stepped) == 29
 
 
-def test_a_model_that_only_embeds_takes_no_step() -> None:
+def test_an_embedding_model_runs_no_step() -> None:
     runner = Recording()
-    assert warm_up(runner, SOURCES, encoder_manifest(), LIMITS, PATIENCE)
+    assert warm_up(runner, SOURCES, encoder_manifest(), LIMITS, SECONDS)
     assert runner.embedded == list(ladder(MAX_SOURCE_TOKENS))
     assert not runner.stepped
     assert runner.rests == 1
 
 
-def test_time_is_up_when_it_is_up_and_the_small_ones_were_first() -> None:
+def test_warm_up_ends_on_time_and_begins_with_small_shapes() -> None:
     runner = Recording()
     seconds = iter(range(100))
     assert not warm_up(runner, SOURCES, manifest(), LIMITS, 5, clock=lambda: float(next(seconds)))
@@ -98,14 +99,14 @@ def test_time_is_up_when_it_is_up_and_the_small_ones_were_first() -> None:
 
 
 @pytest.mark.parametrize("sources", [[], [()]])
-def test_without_sources_there_is_nothing_to_run(sources: list[tuple[int, ...]]) -> None:
+def test_without_sources_nothing_runs(sources: list[tuple[int, ...]]) -> None:
     runner = Recording()
-    assert warm_up(runner, sources, manifest(), LIMITS, PATIENCE)
+    assert warm_up(runner, sources, manifest(), LIMITS, SECONDS)
     assert not runner.stepped
 
 
-def test_where_memory_is_refused_it_ends_in_order() -> None:
+def test_refused_memory_ends_warm_up_in_order() -> None:
     runner = Recording(most_rows=4)
-    assert not warm_up(runner, SOURCES, manifest(), LIMITS, PATIENCE)
+    assert not warm_up(runner, SOURCES, manifest(), LIMITS, SECONDS)
     assert not runner.dirty
     assert runner.rests == 1

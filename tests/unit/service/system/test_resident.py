@@ -1,4 +1,4 @@
-"""What the kernel says is resident, by kinds."""
+"""Resident memory of this process, by kind."""
 
 import mmap
 import os
@@ -6,12 +6,18 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
-from dragoman.service.system.process import resident_memory_bytes
-from dragoman.service.system.resident import PAGE, anonymous_bytes, mapped_bytes, touched_bytes
+from dragoman.service.system.resident import (
+    PAGE,
+    anonymous_bytes,
+    mapped_bytes,
+    resident_memory_bytes,
+    touched_bytes,
+)
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux gives the split")
 
 PAGES = 256
 
@@ -32,7 +38,7 @@ Anonymous:            50 kB
 """
 
 
-def test_pages_of_files_are_told_by_their_path(tmp_path: Path) -> None:
+def test_file_pages_are_summed_by_path(tmp_path: Path) -> None:
     (tmp_path / "smaps").write_text(SMAPS)
     assert mapped_bytes(tmp_path / "smaps") == {"/opt/a file": 6 * 1024}
 
@@ -46,7 +52,7 @@ def test_a_mapped_file_counts_as_far_as_it_was_read(tmp_path: Path) -> None:
         assert mapped_bytes()[str(path)] == PAGES * PAGE
 
 
-def test_only_what_was_touched_is_resident() -> None:
+def test_only_written_pages_are_touched() -> None:
     memory = mmap.mmap(-1, PAGES * PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     block = np.frombuffer(memory, np.uint8)
     assert touched_bytes(block.ctypes.data, block.nbytes) == 0
@@ -56,16 +62,26 @@ def test_only_what_was_touched_is_resident() -> None:
     assert touched_bytes(block.ctypes.data, block.nbytes) == 3 * PAGE
 
 
-def test_what_is_written_is_anonymous() -> None:
+def test_written_memory_is_anonymous() -> None:
     before = anonymous_bytes()
     memory = mmap.mmap(-1, 64 * 2**20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     np.frombuffer(memory, np.uint8)[:] = 1
     assert 32 * 2**20 < anonymous_bytes() - before <= resident_memory_bytes() - before
 
 
-def test_where_the_system_does_not_say_all_that_is_reserved_counts(tmp_path: Path) -> None:
+def test_the_total_is_the_kernels_figure() -> None:
+    kernel = int(Path("/proc/self/statm").read_text().split()[1]) * PAGE
+    assert resident_memory_bytes() == pytest.approx(kernel, rel=0.05)
+
+
+def test_without_the_systems_figures_reserved_memory_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> None:
+        raise psutil.AccessDenied
+
     nowhere = tmp_path / "nowhere"
+    monkeypatch.setattr(psutil, "Process", missing)
     assert touched_bytes(0, 12345, nowhere) == 12345
-    assert anonymous_bytes(nowhere) == 0
+    assert anonymous_bytes() == 0
+    assert resident_memory_bytes() > PAGE, "the peak"
     assert mapped_bytes(nowhere) == {}
     assert os.sysconf("SC_PAGE_SIZE") == PAGE

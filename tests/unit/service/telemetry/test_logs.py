@@ -10,6 +10,7 @@ import pytest
 
 from dragoman.service.telemetry.call_log import FIELDS
 from dragoman.service.telemetry.logs import ConsoleFormatter, DroppingHandler, JsonFormatter
+from tests.support.harness import PATIENCE_SECONDS
 
 FIELDS_OF_A_CALL = {"method": "Translate", "code": "OK", "seconds": 0.5, "id": 'a b\n"c', "texts": 2, "model": "fake"}
 
@@ -65,7 +66,7 @@ class Stuck(io.StringIO):
 
     def write(self, text: str) -> int:
         self.reached.set()
-        self.free.wait()
+        assert self.free.wait(PATIENCE_SECONDS)
         return super().write(text)
 
 
@@ -110,7 +111,7 @@ def test_lines_beyond_the_queue_are_dropped_and_counted(
     handler = DroppingHandler(stuck)
     handler.setFormatter(JsonFormatter() if form == "json" else logging.Formatter('{"message": "%(message)s"}'))
     handler.handle(record("first"))
-    stuck.reached.wait()
+    assert stuck.reached.wait(PATIENCE_SECONDS)
     for number in range(5):
         handler.handle(record(str(number)))
     stuck.free.set()

@@ -1,6 +1,7 @@
 """A real translator, tokenizer and engine around FakeRunner, without a server."""
 
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -37,12 +38,15 @@ class Bench:
 
 @asynccontextmanager
 async def translating(
-    runner: FakeRunner | None = None, what: Manifest | None = None, limits: CallSizeLimits | None = None
+    runner: FakeRunner | None = None,
+    what: Manifest | None = None,
+    limits: CallSizeLimits | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> AsyncIterator[Bench]:
     """A bench whose model `what` runs on `runner`."""
     runner, what, registry = runner or FakeRunner(), what or manifest(), CollectorRegistry()
     metrics = ModelMetrics(Metrics(registry), what.name, what.target_languages)
-    engine = Engine([runner], LIMITS, what.decoding.end_ids, metrics)
+    engine = Engine([runner], LIMITS, what.decoding.end_ids, metrics, clock)
     engine.start()
     try:
         translator = Translator(what, tokenizer(), engine, limits or SIZE_LIMITS, metrics)

@@ -15,7 +15,7 @@ from dragoman.service.errors import (
 )
 from dragoman.service.translation.options import EmbedOptions, TranslateOptions
 from tests.support.fake_runner import FakeRunner
-from tests.support.harness import eventually, manifest, token_of
+from tests.support.harness import PATIENCE_SECONDS, Clock, eventually, manifest, token_of
 from tests.unit.service.translation.bench import FOREVER, translating
 
 
@@ -45,9 +45,15 @@ async def test_a_call_without_time_left_is_refused_unqueued() -> None:
 
 
 async def test_a_deadline_that_passes_in_the_engine_is_reported() -> None:
-    async with translating(FakeRunner(endless=(token_of("kite"),)), manifest(max_output_tokens=FOREVER)) as bench:
+    clock, runner = Clock(), FakeRunner(endless=(token_of("kite"),))
+    async with translating(runner, manifest(max_output_tokens=FOREVER), clock=clock) as bench:
+        call = asyncio.create_task(
+            bench.translator.translate(["kite"], TranslateOptions(), seconds_left=PATIENCE_SECONDS)
+        )
+        await eventually(runner.stepping.is_set)
+        clock.ahead += 2 * PATIENCE_SECONDS
         with pytest.raises(DeadlineExceededError) as caught:
-            await bench.translator.translate(["kite"], TranslateOptions(), seconds_left=0.05)
+            await call
         assert bench.finished("deadline") == 1
     assert caught.value.refusal is None
     tokens = bench.registry.get_sample_value("dragoman_tokens_total", {"model": "fake", "kind": "wasted"})
