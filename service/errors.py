@@ -8,7 +8,7 @@
     ├── UnknownModelError          lists the models there are
     ├── UnauthenticatedError       no token, or one that is not known
     ├── OverloadedError            the queue is full; says when to come again
-    │   ├── DeadlineUnreachableError          what waits already would make it late for its deadline
+    │   ├── DeadlineUnreachableError          the forecast misses the deadline; says by how much
     │   ├── RateLimitedError       the holders of one token ask too often, or too much at once
     │   └── NoMemoryError          there was not the memory for a text, even alone
     ├── DeadlineExceededError                  the caller's deadline has passed
@@ -24,6 +24,7 @@ models return, cut and escaped by `quoted`.
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 QUOTED_CHARACTERS = 40
@@ -122,15 +123,49 @@ class OverloadedError(ServiceError):
         self.retry_after_seconds = retry_after_seconds
 
 
+@dataclass(frozen=True)
+class DeadlineForecast:
+    """The forecast by which a call was refused: its answer would come after its deadline."""
+
+    seconds: float
+    """From now to the answer."""
+    seconds_left: float
+    """From now to the deadline."""
+    margin_seconds: float = 0.0
+    """The forecast must miss the deadline by more than this."""
+    tokens_waiting: int = 0
+    """Tokens ahead in the queue."""
+    tokens_per_second: float = 0.0
+    """Measured rate at which the queue drains; 0 where no tokens wait ahead."""
+
+    @property
+    def late_seconds(self) -> float:
+        """From the deadline to the answer."""
+        return self.seconds - self.seconds_left
+
+    def __str__(self) -> str:
+        if not self.tokens_waiting:
+            return f"forecast {self.seconds:.2g} s"
+        # Two digits: equal messages are converted to a status once.
+        tokens, rate = (float(f"{number:.2g}") for number in (self.tokens_waiting, self.tokens_per_second))
+        return (
+            f"{tokens:.0f} tokens wait at {rate:g} tokens/s, "
+            f"forecast {self.seconds:.2g} s, margin {self.margin_seconds:.1g} s"
+        )
+
+
 class DeadlineUnreachableError(OverloadedError):
     """The queue is so long that the answer would come after the caller's deadline."""
 
     refusal = "deadline"
 
-    def __init__(self, late_seconds: float) -> None:
-        # In tenths: refusals that are alike are put into words once.
-        retry_after_seconds = max(MIN_RETRY_SECONDS, math.ceil(10 * late_seconds) / 10)
-        super().__init__(f"what waits would make it about {late_seconds:.1f} s late", retry_after_seconds)
+    def __init__(self, forecast: DeadlineForecast) -> None:
+        late = forecast.late_seconds
+        # In tenths: equal messages are converted to a status once.
+        retry_after_seconds = max(MIN_RETRY_SECONDS, math.ceil(10 * late) / 10)
+        reason = f"queue too long: would miss the deadline by about {late:.1f} s ({forecast})"
+        super().__init__(reason, retry_after_seconds)
+        self.forecast = forecast
 
 
 class RateLimitedError(OverloadedError):

@@ -63,10 +63,10 @@ class Engine:
             lane.join()
 
     def submit(self, sequences: Row[Sequence]) -> None:
-        """Take the sequences of one request, all or none; any thread may call it.
+        """Add the sequences of one request to the queue, all or none; any thread may call it.
 
-        Raises QueueFullError where the queue cannot take them, TooSlowError where it is so long that they would come
-        too late for their deadline, and StoppedError after `stop`.
+        Raises QueueFullError if they do not fit, DeadlineUnreachableError if they would miss their deadline, and
+        StoppedError after `stop`.
         """
         with self._lane_group.changed:
             if self._lane_group.stopped:
@@ -74,10 +74,13 @@ class Engine:
             self._lane_group.queue.submit(sequences, self.clock())
             self._lane_group.changed.notify_all()
 
-    def late_by(self, source_tokens: float, deadline: float | None) -> float:
-        """Seconds by which a text of about so many tokens, 0 for an embedding, would be late, if > 0; any thread."""
+    def check(self, source_tokens: float, deadline: float | None) -> None:
+        """Raise DeadlineUnreachableError if a text of about so many tokens would miss `deadline`; any thread.
+
+        `source_tokens` is 0 for an embedding.
+        """
         with self._lane_group.changed:
-            return self._lane_group.queue.late_by(source_tokens, deadline, self.clock())
+            self._lane_group.queue.check(source_tokens, deadline, self.clock())
 
     def load(self) -> Load:
         """What there is to do now; any thread may call it."""

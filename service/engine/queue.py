@@ -6,8 +6,9 @@ from collections import OrderedDict, deque
 from collections.abc import Sequence as Row
 from dataclasses import replace
 
-from dragoman.service.engine.forecast import Pace
-from dragoman.service.engine.sequence import Finish, QueueFullError, Sequence, TooSlowError
+from dragoman.service.engine.forecast import Pace, margin_seconds
+from dragoman.service.engine.sequence import Finish, QueueFullError, Sequence
+from dragoman.service.errors import DeadlineForecast, DeadlineUnreachableError
 
 MIN_STALE_DEADLINES = 64
 """Up to so many deadlines of sequences that wait no more are not worth a clearing."""
@@ -41,19 +42,16 @@ class Queue:
         return next(iter(self._waiting))
 
     def submit(self, sequences: Row[Sequence], now: float) -> None:
-        """Take the sequences of one request, all or none.
+        """Add the sequences of one request, all or none.
 
-        Raises QueueFullError where they do not fit, and TooSlowError where they would come too late for their deadline.
-        An empty queue takes any request: one that is larger than the queue could otherwise never be answered.
+        Raises QueueFullError if they do not fit, and DeadlineUnreachableError if they would miss their deadline.
+        An empty queue takes any request: one larger than the queue could otherwise never be answered.
         """
         promised = False
         if self._waiting and sequences:
             before = self.tokens + sum(sequence.cost for sequence in sequences[:-1])
             longest = max(map(_decoded_source, sequences))
-            late = self._late_by(before, longest, sequences[-1].deadline, now)
-            promised = late is not None
-            if late is not None and late > 0:
-                raise TooSlowError(late)
+            promised = self._check_deadline(before, longest, sequences[-1].deadline, now)
             if len(self._waiting) + len(sequences) > self._most_sequences:
                 raise QueueFullError(len(self._waiting), self._most_sequences, "sequences")
             if self.tokens + sum(sequence.cost for sequence in sequences) > self._most_tokens:
@@ -63,18 +61,28 @@ class Queue:
             sequence.promised = promised
             self._add(sequence)
 
-    def late_by(self, source_tokens: float, deadline: float | None, now: float) -> float:
-        """Seconds by which a sequence of about so many tokens, 0 if it is not decoded, would be late, if > 0.
+    def check(self, source_tokens: float, deadline: float | None, now: float) -> None:
+        """Raise DeadlineUnreachableError if a sequence of about so many tokens would miss `deadline`.
 
-        For whoever does not want to spend time on a sequence that `submit` would refuse.
+        `source_tokens` is 0 if it is not decoded. Spares the caller the work on a sequence that `submit` would refuse.
         """
-        late = self._late_by(self.tokens, source_tokens, deadline, now) if self._waiting else None
-        return 0.0 if late is None else late
+        if self._waiting:
+            self._check_deadline(self.tokens, source_tokens, deadline, now)
 
-    def _late_by(self, before: int, source_tokens: float, deadline: float | None, now: float) -> float | None:
-        """The same of one with so many tokens before it; None where nothing can be foretold."""
-        forecast = None if deadline is None else self.pace.forecast(before, source_tokens)
-        return None if deadline is None or forecast is None else now + forecast - deadline
+    def _check_deadline(self, before: int, source_tokens: float, deadline: float | None, now: float) -> bool:
+        """Whether a sequence behind `before` tokens has a forecast, and meets `deadline` by it.
+
+        Raises DeadlineUnreachableError if it does not.
+        """
+        seconds = None if deadline is None else self.pace.forecast(before, source_tokens, now)
+        if deadline is None or seconds is None:
+            return False
+        left = deadline - now
+        rate = self.pace.tokens_per_second(now) or 0.0
+        forecast = DeadlineForecast(seconds, left, margin_seconds(left), before, rate)
+        if forecast.late_seconds > forecast.margin_seconds:
+            raise DeadlineUnreachableError(forecast)
+        return True
 
     def take(self) -> Sequence:
         """Take the head out."""
@@ -93,12 +101,12 @@ class Queue:
             head = self.head
             if not head.promised or head.deadline is None:
                 break
-            late = now + self.pace.likely_run(_decoded_source(head)) - head.deadline
-            if late <= 0:
+            forecast = DeadlineForecast(self.pace.likely_run(_decoded_source(head)), head.deadline - now)
+            if forecast.late_seconds <= 0:
                 break
             self.take()
             self.note_expired(head, Finish.DEADLINE)
-            head.end(Finish.DEADLINE, now, TooSlowError(late))
+            head.end(Finish.DEADLINE, now, DeadlineUnreachableError(forecast))
             gone.append(head)
         return gone
 
@@ -119,6 +127,8 @@ class Queue:
             # Most are of sequences that have left.
             self._deadlines = [entry for entry in self._deadlines if entry[-1] in self._waiting]
             heapq.heapify(self._deadlines)
+        if gone and not self._waiting:
+            self.pace.emptied()
         return gone
 
     def note_expired(self, sequence: Sequence, reason: Finish) -> None:
@@ -132,6 +142,7 @@ class Queue:
         self._waiting.clear()
         self._deadlines.clear()
         self.tokens = 0
+        self.pace.emptied()
         return everything
 
     def _add(self, sequence: Sequence) -> None:

@@ -155,7 +155,7 @@ class Scheduler:
             # What only fills rows that were free says nothing of how fast rows become free.
             drained = self._occupied - before + sum(each.cost for each in embed)
             self._occupied = occupied
-            self._queue.pace.drained(drained, len(self._queue) > 0, now)
+            self._queue.pace.drained(drained, occupied, len(self._queue) > 0, now)
         for admitted in (embed, insert):
             admitted.sort(key=bucket)
         self._rows += insert
@@ -258,7 +258,7 @@ class Scheduler:
         elif repetition is not None and repetition.ends(tokens):
             sequence.end(Finish.REPETITION, now)
         if sequence.finish is not None:
-            self._queue.pace.decoded(len(sequence.source), now - sequence.times.admitted)
+            self._queue.pace.decoded(len(sequence.source), now - sequence.times.admitted, now)
             if sequence.promised:
                 self._queue.pace.promise(kept=True)
 

@@ -18,7 +18,7 @@ class Finish(Enum):
     CANCELLED = "cancelled"
     """The caller went away."""
     DEADLINE = "deadline"
-    """The caller's deadline passed, or would have passed: then `error` is a TooSlowError."""
+    """The caller's deadline passed, or would have passed: then `error` is a DeadlineUnreachableError."""
     FAILED = "failed"
     """The step raised, or the model gave a log-probability that is not finite."""
 
@@ -28,14 +28,6 @@ class QueueFullError(Exception):
 
     def __init__(self, queued: int, limit: int, unit: str) -> None:
         super().__init__(f"the queue holds {queued} of {limit} {unit}")
-
-
-class TooSlowError(Exception):
-    """What waits already would make a request late."""
-
-    def __init__(self, late_seconds: float) -> None:
-        super().__init__(f"what waits would make it about {late_seconds:.1f} s late")
-        self.late_seconds = late_seconds
 
 
 class StoppedError(Exception):

@@ -9,7 +9,7 @@ from functools import partial
 
 from dragoman.service.engine.engine import Engine
 from dragoman.service.engine.runner import MemoryRefusedError
-from dragoman.service.engine.sequence import Finish, QueueFullError, Sequence, StoppedError, TooSlowError
+from dragoman.service.engine.sequence import Finish, QueueFullError, Sequence, StoppedError
 from dragoman.service.errors import (
     DeadlineExceededError,
     DeadlineUnreachableError,
@@ -78,9 +78,7 @@ class PendingCalls:
 
     def check(self, source_tokens: float, deadline: float | None) -> None:
         """Raise DeadlineUnreachableError if a text of about `source_tokens`, 0 for an embedding, would be late."""
-        late = self._engine.late_by(source_tokens, deadline)
-        if late > 0:
-            raise DeadlineUnreachableError(late)
+        self._engine.check(source_tokens, deadline)
 
     def fail_all(self, reason: str) -> None:
         """Make every call that waits for the engine fail with ModelHungError, whatever the engine does."""
@@ -128,16 +126,14 @@ def _submit(engine: Engine, sequences: Row[Sequence]) -> None:
         engine.submit(sequences)
     except QueueFullError as error:
         raise OverloadedError(str(error)) from error
-    except TooSlowError as error:
-        raise DeadlineUnreachableError(error.late_seconds) from error
     except StoppedError as error:
         raise NotServingError(str(error)) from error
 
 
 def _check(index: int, sequence: Sequence) -> None:
     """Raise what became of a sequence, if it did not end well."""
-    if isinstance(sequence.error, TooSlowError):
-        raise DeadlineUnreachableError(sequence.error.late_seconds) from sequence.error
+    if isinstance(sequence.error, DeadlineUnreachableError):
+        raise sequence.error
     if sequence.finish in (Finish.DEADLINE, Finish.CANCELLED):
         raise DeadlineExceededError
     if sequence.finish is not Finish.FAILED:

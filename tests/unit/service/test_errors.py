@@ -6,6 +6,7 @@ from dragoman.service import errors
 from dragoman.service.errors import (
     CallTimeLimitError,
     DeadlineExceededError,
+    DeadlineForecast,
     DeadlineUnreachableError,
     InvalidRequestError,
     ModelFailedError,
@@ -35,7 +36,7 @@ ONE_OF_EACH: list[tuple[ServiceError, grpc.StatusCode]] = [
     (OverloadedError("the queue holds 3 of 3 sequences", 1.5), grpc.StatusCode.RESOURCE_EXHAUSTED),
     (UnauthenticatedError("a bearer token is needed"), grpc.StatusCode.UNAUTHENTICATED),
     (RateLimitedError("this token may make 3 calls a second", 0.25), grpc.StatusCode.RESOURCE_EXHAUSTED),
-    (DeadlineUnreachableError(0.26), grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (DeadlineUnreachableError(DeadlineForecast(1.26, 1.0)), grpc.StatusCode.RESOURCE_EXHAUSTED),
     (NoMemoryError(2), grpc.StatusCode.RESOURCE_EXHAUSTED),
     (DeadlineExceededError(), grpc.StatusCode.DEADLINE_EXCEEDED),
     (CallTimeLimitError(300), grpc.StatusCode.DEADLINE_EXCEEDED),
@@ -116,3 +117,22 @@ def test_a_caller_s_names_come_back_short_and_in_ascii(name: str) -> None:
 def test_a_long_list_of_what_there_is_is_cut() -> None:
     message = str(UnknownLanguageError("target_language", "xx", tuple(f"l{number}" for number in range(200))))
     assert message.endswith("l29 and 170 more")
+
+
+@pytest.mark.parametrize(
+    ("forecast", "message"),
+    [
+        (
+            DeadlineForecast(61.23, 59.0, 2.95, 4123, 67.6),
+            "queue too long: would miss the deadline by about 2.2 s "
+            "(4100 tokens wait at 68 tokens/s, forecast 61 s, margin 3 s); come again in 2.3 s",
+        ),
+        (
+            DeadlineForecast(3.2, 2.0),
+            "queue too long: would miss the deadline by about 1.2 s (forecast 3.2 s); come again in 1.3 s",
+        ),
+    ],
+    ids=["on arrival", "at the head"],
+)
+def test_a_refusal_by_forecast_gives_its_numbers(forecast: DeadlineForecast, message: str) -> None:
+    assert str(DeadlineUnreachableError(forecast)) == message

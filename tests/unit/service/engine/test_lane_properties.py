@@ -10,7 +10,8 @@ from dragoman.service.engine.fair_scheduler import FairScheduler
 from dragoman.service.engine.lane import Cause, Lane, LaneGroup, Run
 from dragoman.service.engine.queue import Queue
 from dragoman.service.engine.scheduler import BatchLimits, Scheduler
-from dragoman.service.engine.sequence import Finish, QueueFullError, Sequence, TooSlowError
+from dragoman.service.engine.sequence import Finish, QueueFullError, Sequence
+from dragoman.service.errors import DeadlineUnreachableError
 from tests.support.fake_runner import END, START, FakeRunner, log_prob_of
 
 POISON, BROKEN = 7, 8
@@ -164,7 +165,7 @@ class Driven:
             sequences.append(Sequence((*words, END), (START,), text.max_output, self._done, deadline))
         try:
             self.queue.submit(sequences, self.now)
-        except (QueueFullError, TooSlowError):
+        except (QueueFullError, DeadlineUnreachableError):
             return
         self.taken += sequences
 
@@ -234,6 +235,6 @@ def test_who_makes_way_for_others_is_told_once() -> None:
     # Something held the lane up, and a text takes 3 seconds.
     driven.turn((late.deadline or 0) - 1.5 - driven.now)
     assert (late.finish, driven.ended[id(late)]) == (Finish.DEADLINE, 1)
-    assert isinstance(late.error, TooSlowError)
+    assert isinstance(late.error, DeadlineUnreachableError)
     driven.until_all_have_ended()
     assert (patient.finish, driven.ended[id(patient)]) == (Finish.END, 1)

@@ -17,9 +17,10 @@ from dragoman.bundle.tokenizers import SentencePieceTokenizer
 from dragoman.client.values import FinishReason, Pooling
 from dragoman.service.engine.engine import Engine
 from dragoman.service.engine.scheduler import BatchLimits
-from dragoman.service.engine.sequence import Finish, Sequence, TooSlowError
+from dragoman.service.engine.sequence import Finish, Sequence
 from dragoman.service.errors import (
     DeadlineExceededError,
+    DeadlineForecast,
     DeadlineUnreachableError,
     InvalidRequestError,
     ModelFailedError,
@@ -318,12 +319,12 @@ async def test_a_call_whose_text_made_way_in_the_queue_is_told_when_to_come_agai
 ) -> None:
     def make_way(sequences: Row[Sequence]) -> None:
         for sequence in sequences:
-            sequence.end(Finish.DEADLINE, 0.0, TooSlowError(2.96))
+            sequence.end(Finish.DEADLINE, 0.0, DeadlineUnreachableError(DeadlineForecast(4.96, 2.0)))
             sequence.done(sequence)
 
     async with translating() as bench:
         monkeypatch.setattr(bench.engine, "submit", make_way)
-        with pytest.raises(DeadlineUnreachableError, match=r"would make it about 3\.0 s late; come again in 3 s"):
+        with pytest.raises(DeadlineUnreachableError, match=r"deadline by about 3\.0 s .*; come again in 3 s"):
             await bench.translator.translate(["kite"], seconds_left=2.0)
 
 
