@@ -13,7 +13,7 @@ PROTOS = Path("protos")
 
 
 class BuildWithProtos(build_py):
-    """Generates the code of protos/ beside its source before packages are gathered."""
+    """Generates the gRPC code beside each .proto before packages are collected."""
 
     def run(self) -> None:
         from grpc_tools import protoc

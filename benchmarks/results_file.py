@@ -1,15 +1,16 @@
-"""The file of all figures, and the Markdown that the README quotes.
+"""The file of all figures, and the Markdown that docs/benchmarks.md quotes.
 
     benchmarks/results/latest.json    one section a command: "ratios", "sentences", "served"
     benchmarks/results/latest.md      made from it
 
 Each command replaces its own section, and under "conditions" what it was measured on; the other sections stay.
-`python -m benchmarks.results_file` makes the Markdown anew, and the README's quote of it.
+`python -m benchmarks.results_file` regenerates the Markdown and its quote in docs/benchmarks.md.
 """
 
 import json
 import platform
 import subprocess
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -20,10 +21,11 @@ FOLDER = Path("benchmarks/results")
 JSON_FILE = "latest.json"
 MARKDOWN_FILE = "latest.md"
 
-README = Path("README.md")
+PAGE = Path("docs/benchmarks.md")
+PAGE_COLUMNS = 100
 QUOTE_BEGINS = "<!-- benchmarks/results/latest.md -->\n"
 QUOTE_ENDS = "<!-- end of benchmarks/results/latest.md -->\n"
-"""The README quotes the tables between these two lines."""
+"""The page quotes the tables between these two lines."""
 
 PEERS = {"ctranslate2": "CTranslate2", "transformers": "transformers", "optimum": "optimum-onnx"}
 """Peers by the name that they have in the file, in the order of the table's columns, with what people call them."""
@@ -106,7 +108,7 @@ def served_table(served: Mapping[str, Any]) -> str:
         f"ms when it joins {word['long_texts']} long texts: {word['more_steps']:.1f} steps more "
         f"(of {word['step_seconds'] * 1000:.1f} ms)."
     )
-    return "\n".join(lines) + "\n\n" + sentence
+    return "\n".join(lines) + "\n\n" + _wrapped(sentence)
 
 
 def _against_peers(rows: Sequence[Row], keys: Sequence[str], unit: str) -> str:
@@ -136,10 +138,14 @@ def _header(columns: Sequence[str], words: int) -> list[str]:
 
 def _below(measured_on: Mapping[str, Any]) -> str:
     versions = ", ".join(f"{name} {number}" for name, number in measured_on["versions"].items())
-    return (
+    return _wrapped(
         f"`{measured_on['command']}`, {measured_on['date'][:10]}, commit {measured_on['commit']}, "
         f"{measured_on['processor']}, {versions}; medians of {measured_on['rounds']} rounds."
     )
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, PAGE_COLUMNS, break_long_words=False, break_on_hyphens=False)
 
 
 def _commit() -> str:
@@ -161,4 +167,4 @@ def _processor() -> str:
 if __name__ == "__main__":
     latest = as_markdown(json.loads((FOLDER / JSON_FILE).read_bytes()))
     (FOLDER / MARKDOWN_FILE).write_text(latest, encoding="utf-8")
-    README.write_text(quote(README.read_text(encoding="utf-8"), latest), encoding="utf-8")
+    PAGE.write_text(quote(PAGE.read_text(encoding="utf-8"), latest), encoding="utf-8")

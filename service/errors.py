@@ -1,70 +1,68 @@
-"""What can go wrong with a call, in the service's own words. `service.rpc.status` maps it to gRPC.
+"""Errors of a call, independent of gRPC; `service.rpc.status` maps each to a gRPC status.
 
     ServiceError
-    ├── InvalidRequestError        the caller's fault; names the field
-    │   ├── TooLongError           a text beyond one of the model's limits
-    │   ├── UnknownLanguageError   lists the languages there are
-    │   └── NoSuchPairError        no model is named, and none has the languages
-    ├── UnknownModelError          lists the models there are
-    ├── UnauthenticatedError       no token, or one that is not known
-    ├── OverloadedError            the queue is full; says when to come again
-    │   ├── DeadlineUnreachableError          the forecast misses the deadline; says by how much
-    │   ├── RateLimitedError       the holders of one token ask too often, or too much at once
-    │   └── NoMemoryError          there was not the memory for a text, even alone
-    ├── DeadlineExceededError                  the caller's deadline has passed
-    │   ├── CallTimeLimitError          not the caller's: the server's own limit
-    │   └── TooLateError           before the engine had its texts
-    ├── NotServingError            the server is starting, stopping, hanging, or out of order
-    │   └── ModelHungError           the model did not answer in time
-    └── ModelFailedError           the model itself failed on a text
+    ├── InvalidRequestError             the caller's fault; names the field
+    │   ├── TooLongError                a text beyond one of the model's limits
+    │   ├── UnknownLanguageError        lists the model's languages
+    │   └── NoSuchPairError             no model is named, and none covers the languages
+    ├── UnknownModelError               lists the loaded models
+    ├── UnauthenticatedError            the bearer token is missing or unknown
+    ├── OverloadedError                 the queue is full; carries a retry delay
+    │   ├── DeadlineUnreachableError    forecast: the answer would miss its deadline
+    │   ├── RateLimitedError            one token makes too many calls, per second or at once
+    │   └── NoMemoryError               memory ran out for one text, even alone
+    ├── DeadlineExceededError           the caller's deadline passed
+    ├── CallTimeLimitError              the call exceeded the server's own time limit
+    ├── NotServingError                 the server is starting, stopping, hanging or broken
+    │   └── ModelHungError              the model hung while the call was in the engine
+    └── ModelFailedError                the model failed on a text
 
-Messages are one line of ASCII, and never repeat a text. Of the caller's words only the names of languages and
-models return, cut and escaped by `quoted`.
+Messages are one line of ASCII and never repeat a text. The caller's own words return only as names of languages and
+models, cut and escaped by `quoted`.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 QUOTED_CHARACTERS = 40
-"""Most characters that an error repeats of a name that the caller gave."""
+"""Maximum number of characters that an error repeats of a name given by the caller."""
 
 LISTED_NAMES = 30
-"""Most names that an error lists of what there is."""
+"""Maximum number of names that an error lists."""
 
 RETRY_AFTER_SECONDS = 1.0
-"""When a caller whom a full queue refused should come again."""
+"""Default delay before a refused caller should retry."""
 
 MIN_RETRY_SECONDS = 0.1
-"""Before that, what waits has hardly become less."""
+"""Minimum delay: the queue hardly shrinks in less."""
 
 
 class StartupError(Exception):
-    """The server cannot start; the message is one line for the operator."""
+    """The server cannot start; the message is one line addressed to the operator."""
 
 
 class ServiceError(Exception):
-    """A call that is not answered; the message says why."""
+    """A call that gets no answer; the message says why."""
 
-    refusal: ClassVar[str | None] = None
-    """Under which reason `dragoman_refused_total` counts it; None where work was begun for the call."""
+    refusal: str | None = None
+    """Reason under which `dragoman_refused_total` counts the call; None once work on it has begun."""
 
 
 class InvalidRequestError(ServiceError):
-    """A request that can never be answered as it is."""
+    """A request that no retry can make valid."""
 
-    refusal: ClassVar[str | None] = "bad_request"
+    refusal: str | None = "bad_request"
 
     def __init__(self, field: str, fault: str) -> None:
-        """`field` is as in the proto, with an index where it repeats: `texts[3]`; `fault` goes on the sentence."""
+        """`field` is named as in the proto, with an index if repeated: `texts[3]`; `fault` completes the sentence."""
         super().__init__(f"{field} {fault}")
         self.field = field
         self.fault = fault
 
 
 class TooLongError(InvalidRequestError):
-    """A text that is longer than the model can read."""
+    """A text longer than the model can read."""
 
     refusal = "too_long"
 
@@ -74,41 +72,42 @@ class TooLongError(InvalidRequestError):
 
 
 class UnknownLanguageError(InvalidRequestError):
-    """A language that the model does not read or write, or none where it has several."""
+    """A language outside the model's own, or no language for a model with several."""
 
-    def __init__(self, field: str, asked: str, offered: Sequence[str]) -> None:
-        what = f"{quoted(asked)} is not known" if asked else "is missing"
-        super().__init__(field, f"{what}; this model has {listed(offered)}")
+    def __init__(self, field: str, requested: str, offered: Sequence[str]) -> None:
+        fault = f"{quoted(requested)} is not known" if requested else "is missing"
+        super().__init__(field, f"{fault}; this model has {listed(offered)}")
 
 
 class NoSuchPairError(InvalidRequestError):
-    """No model is named, and none of several goes from the one language to the other."""
+    """No model is named, and none of several translates from the one language to the other."""
 
     def __init__(self, source: str, target: str | None, offered: Sequence[str]) -> None:
-        """`target` is None where nothing is translated; `offered` are the models with their languages."""
-        there = f"this server has {listed(offered)}"
+        """`target` is None for an embedding. `offered` lists the models with their languages."""
+        models = f"this server has {listed(offered)}"
         if target is None:
-            super().__init__("source_language", f"{_language(source)} is read by no model; {there}")
+            super().__init__("source_language", f"{_language(source)} is read by no model; {models}")
         else:
-            super().__init__("target_language", f"{_language(target)} from {_language(source)} is not offered; {there}")
+            pair = f"{_language(target)} from {_language(source)}"
+            super().__init__("target_language", f"{pair} is not offered; {models}")
 
 
 class UnknownModelError(ServiceError):
-    """A model that is not loaded, or none named where several would do."""
+    """A model that is not loaded, or no model named where several qualify."""
 
     refusal = "bad_request"
     field = "model"
 
-    def __init__(self, asked: str, offered: Sequence[str]) -> None:
-        what = f"{quoted(asked)} is not known" if asked else "is missing"
+    def __init__(self, requested: str, offered: Sequence[str]) -> None:
+        fault = f"{quoted(requested)} is not known" if requested else "is missing"
         self.offered = listed(offered)
-        """Names of models."""
-        self.fault = f"{what}; this server has {self.offered}"
+        """Names of the models to choose from."""
+        self.fault = f"{fault}; this server has {self.offered}"
         super().__init__(f"model {self.fault}")
 
 
 class UnauthenticatedError(ServiceError):
-    """A call without a token that this server knows; the message does not have it either."""
+    """A call without a known bearer token; the message does not repeat the token."""
 
     refusal = "unauthenticated"
 
@@ -116,10 +115,10 @@ class UnauthenticatedError(ServiceError):
 class OverloadedError(ServiceError):
     """The queue cannot take the call now."""
 
-    refusal: ClassVar[str | None] = "queue_full"
+    refusal: str | None = "queue_full"
 
     def __init__(self, reason: str, retry_after_seconds: float = RETRY_AFTER_SECONDS) -> None:
-        super().__init__(f"{reason}; come again in {retry_after_seconds:.3g} s")
+        super().__init__(f"{reason}; retry in {retry_after_seconds:.3g} s")
         self.retry_after_seconds = retry_after_seconds
 
 
@@ -146,7 +145,7 @@ class DeadlineForecast:
     def __str__(self) -> str:
         if not self.tokens_waiting:
             return f"forecast {self.seconds:.2g} s"
-        # Two digits: equal messages are converted to a status once.
+        # Rounded to two digits: `service.rpc.status` caches the status of equal messages.
         tokens, rate = (float(f"{number:.2g}") for number in (self.tokens_waiting, self.tokens_per_second))
         return (
             f"{tokens:.0f} tokens wait at {rate:g} tokens/s, "
@@ -155,13 +154,13 @@ class DeadlineForecast:
 
 
 class DeadlineUnreachableError(OverloadedError):
-    """The queue is so long that the answer would come after the caller's deadline."""
+    """The forecast said the answer would miss its deadline, on arrival or at the head of the queue."""
 
     refusal = "deadline"
 
     def __init__(self, forecast: DeadlineForecast) -> None:
         late = forecast.late_seconds
-        # In tenths: equal messages are converted to a status once.
+        # Rounded to tenths: `service.rpc.status` caches the status of equal messages.
         retry_after_seconds = max(MIN_RETRY_SECONDS, math.ceil(10 * late) / 10)
         reason = f"queue too long: would miss the deadline by about {late:.1f} s ({forecast})"
         super().__init__(reason, retry_after_seconds)
@@ -169,71 +168,67 @@ class DeadlineUnreachableError(OverloadedError):
 
 
 class RateLimitedError(OverloadedError):
-    """The holders of one token ask for more than they may."""
+    """The calls of one token exceed its limits."""
 
     refusal = "rate"
 
 
 class NoMemoryError(OverloadedError):
-    """Memory was refused for a text, even alone; later there may be more."""
+    """Memory ran out for a text, even alone; a later retry may succeed."""
 
     refusal = None
 
     def __init__(self, index: int) -> None:
-        super().__init__(f"the server has not enough memory for texts[{index}]")
+        super().__init__(f"not enough memory for texts[{index}]")
 
 
 class DeadlineExceededError(ServiceError):
-    """The caller's deadline passed while its texts were in the engine."""
+    """The caller's deadline passed."""
 
-    def __init__(self, fault: str = "the deadline passed before the answer was ready") -> None:
-        super().__init__(fault)
+    def __init__(self, *, work_begun: bool = True) -> None:
+        """Without `work_begun` the engine never had the texts, and the call counts as refused."""
+        super().__init__("the deadline passed before the answer was ready")
+        self.refusal = None if work_begun else "deadline"
 
 
-class CallTimeLimitError(DeadlineExceededError):
-    """The call took longer than the server lets any, though its caller would have waited."""
+class CallTimeLimitError(ServiceError):
+    """The call exceeded the server's own time limit, though its caller would have waited longer."""
 
     def __init__(self, seconds: float) -> None:
-        super().__init__(f"the call took longer than {seconds:g} s, the server's limit; send less at once")
-
-
-class TooLateError(DeadlineExceededError):
-    """The caller's deadline passed before the engine had the texts."""
-
-    refusal = "deadline"
+        super().__init__(f"the call exceeded the server's time limit of {seconds:g} s; send fewer texts per call")
 
 
 class NotServingError(ServiceError):
-    """The server takes no calls now."""
+    """The server accepts no calls now."""
 
-    refusal: ClassVar[str | None] = "draining"
+    refusal: str | None = "draining"
 
 
 class ModelHungError(NotServingError):
-    """The call was in the engine when the model ceased to answer."""
+    """The model hung while the call was in the engine."""
 
     refusal = None
 
 
 class ModelFailedError(ServiceError):
-    """The model failed on a text, or on a batch that held it."""
+    """The model failed on a text, or on its batch."""
 
     def __init__(self, index: int, fault: str) -> None:
         super().__init__(f"the model failed on texts[{index}]: {fault}")
 
 
-def _language(asked: str) -> str:
-    return quoted(asked) if asked else "(left out)"
+def _language(requested: str) -> str:
+    return quoted(requested) if requested else "(left out)"
 
 
 def quoted(name: str) -> str:
-    """A name that the caller gave, short and in ASCII, between quotes."""
+    """`name` between quotes, cut to QUOTED_CHARACTERS and escaped to ASCII."""
     short = name if len(name) <= QUOTED_CHARACTERS else name[: QUOTED_CHARACTERS - 3] + "..."
     return ascii(short)
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names of what there is, in ASCII; not all of them where they are many."""
+    """The first LISTED_NAMES of `names`, in ASCII and separated by commas, and the number of the others."""
     if not names:
         return "none"
     shown = ", ".join(ascii(name)[1:-1] for name in names[:LISTED_NAMES])

@@ -1,4 +1,4 @@
-"""What a server or one of its models does: start, serve, hang, stop, or nothing; and how many calls it is busy with."""
+"""State of a server or of one model, from starting to stopped, and the number of its running calls."""
 
 import asyncio
 from enum import Enum
@@ -7,19 +7,19 @@ from dragoman.service.errors import NotServingError
 
 
 class State(Enum):
-    """The value says why no calls are taken."""
+    """The value explains to a caller why calls are refused."""
 
     STARTING = "the server is starting"
     SERVING = "the server is serving"
-    HANGING = "the model does not answer; the server serves again when it does"
+    HANGING = "the model does not answer; serving resumes when it does"
     STOPPING = "the server is stopping"
     BROKEN = "the engine has stopped; the server must be restarted"
 
 
 class Lifecycle:
-    """The state of one server or model. Belongs to its event loop; only `state` may be read from elsewhere.
+    """State and running calls of one server or model. Belongs to one event loop; other threads may only read `state`.
 
-    `with lifecycle:` stands around each call.
+    Each call runs inside `with lifecycle:`.
     """
 
     def __init__(self, state: State = State.STARTING) -> None:
@@ -30,21 +30,21 @@ class Lifecycle:
 
     @property
     def ready(self) -> bool:
-        """Whether calls are answered now."""
+        """Whether calls are served now."""
         return self.state is State.SERVING
 
     @property
     def alive(self) -> bool:
-        """Whether nothing speaks for a restart."""
+        """Whether a restart is unnecessary; False while HANGING or BROKEN."""
         return self.state not in (State.HANGING, State.BROKEN)
 
     def move(self, state: State) -> None:
-        """Go on to `state`. What stops does nothing else any more."""
+        """Change to `state`, unless already STOPPING, which is final."""
         if self.state is not State.STOPPING:
             self.state = state
 
     def __enter__(self) -> None:
-        """A call comes in, and goes on until `__exit__`. Raises NotServingError unless serving."""
+        """Begin a call, which `__exit__` ends. Raises NotServingError unless serving."""
         if not self.ready:
             raise NotServingError(self.state.value)
         self._calls += 1
@@ -56,5 +56,5 @@ class Lifecycle:
             self._idle.set()
 
     async def idle(self) -> None:
-        """Wait until no call is left."""
+        """Wait until the last running call has ended."""
         await self._idle.wait()

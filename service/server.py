@@ -52,7 +52,7 @@ from dragoman.service.telemetry.metrics_http import MetricsServer
 from dragoman.service.telemetry.traces import open_traces
 from dragoman.service.translation.languages import resolve_language
 from dragoman.service.translation.served_model import ServedModel
-from dragoman.service.translation.translator import CallLimits, Translator
+from dragoman.service.translation.translator import CallSizeLimits, Translator
 from dragoman.v1 import translation_pb2_grpc
 from dragoman.v1.names import METHODS, SERVICE
 
@@ -227,7 +227,7 @@ class Server:
         manifest, settings, rules = model.manifest, self._settings, model.manifest.decoding
         share = self._fair_scheduler.share(settings.weights.get(manifest.name, 1.0))
         engine = Engine(model.runners, settings.limits, rules.end_ids, metrics, self._clock, rules.forced_end_id, share)
-        limits = CallLimits(settings.max_texts, settings.max_answer_bytes)
+        limits = CallSizeLimits(settings.max_texts, settings.max_answer_bytes)
         translator = Translator(manifest, model.tokenizer, engine, limits, metrics)
         info = _model_info(manifest, model.provider, settings.compute_threads)
         return ServedModel(info, translator, engine, model.runtime_version, model.weights_file, model.held_bytes)

@@ -1,1 +1,1 @@
-"""gRPC: methods, interceptor, statuses, authentication and transport."""
+"""gRPC side of the server: methods, interceptor, statuses, authentication and transport."""

@@ -1,4 +1,4 @@
-"""Who may call: the holders of a token, each so often and so many times at once."""
+"""Authenticates callers by bearer token, and limits the calls of each token."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -14,16 +14,16 @@ BEARER = "bearer "
 
 @dataclass(frozen=True)
 class CallerLimits:
-    """What the holders of one token may do together; 0 sets no limit."""
+    """Limits on all calls with the same token; 0 means unlimited."""
 
     calls_per_second: int = 0
-    """Also how many calls may come at once after a quiet second."""
+    """Rate of new calls, and the burst allowed after a quiet second."""
     calls: int = 0
-    """That run at the same time."""
+    """Calls running at the same time."""
 
 
 class Authenticator:
-    """Tells callers apart by their tokens. Belongs to one event loop."""
+    """Identifies callers by their tokens. Belongs to one event loop."""
 
     def __init__(
         self,
@@ -31,46 +31,46 @@ class Authenticator:
         limits: CallerLimits,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`tokens` gives those that hold now; where it is None anybody may call. `clock` counts seconds."""
+        """`tokens` returns the digests valid now; None admits every caller. `clock` counts seconds."""
         self._tokens = tokens
         self._limits = limits
         self._clock = clock
-        self._accounts: dict[Digest, CallerUsage] = {}
+        self._usages: dict[Digest, CallerUsage] = {}
 
     @property
     def closed(self) -> bool:
-        """Whether a token is needed."""
+        """Whether callers need a token."""
         return self._tokens is not None
 
-    def account(self, metadata: Iterable[tuple[str, str | bytes]]) -> "CallerUsage | None":
-        """Whom a call with `metadata` is charged to, if anybody. Raises UnauthenticatedError."""
+    def authenticate(self, metadata: Iterable[tuple[str, str | bytes]]) -> "CallerUsage | None":
+        """The usage to which a call with `metadata` counts; None if no token is needed. Raises UnauthenticatedError."""
         if self._tokens is None:
             return None
         token = _bearer(metadata)
         if token is None:
-            raise UnauthenticatedError("a bearer token is needed")
+            raise UnauthenticatedError("a bearer token is required")
         digest = find_token(token, self._tokens())
         if digest is None:
             raise UnauthenticatedError("the bearer token is not known")
-        if digest not in self._accounts:
-            self._accounts[digest] = CallerUsage(self._limits, self._clock)
-        return self._accounts[digest]
+        if digest not in self._usages:
+            self._usages[digest] = CallerUsage(self._limits, self._clock)
+        return self._usages[digest]
 
 
 class CallerUsage:
-    """What the holders of one token have done of late."""
+    """Running calls and recent rate of one token, as a token bucket."""
 
     def __init__(self, limits: CallerLimits, clock: Callable[[], float]) -> None:
         self._limits = limits
         self._clock = clock
         self._running = 0
-        self._saved = float(limits.calls_per_second)
-        """Calls that may come at once."""
-        self._looked = clock()
+        self._allowance = float(limits.calls_per_second)
+        """Calls that may begin at once."""
+        self._updated = clock()
 
     @contextmanager
     def call(self) -> Iterator[None]:
-        """One call, from its beginning to its end. Raises RateLimitedError where it is one too many."""
+        """One call, from beginning to end. Raises RateLimitedError if it exceeds a limit."""
         limits = self._limits
         if limits.calls and self._running >= limits.calls:
             raise RateLimitedError(f"this token has {self._running} of {limits.calls} calls running")
@@ -84,11 +84,11 @@ class CallerUsage:
 
     def _spend(self, rate: int) -> None:
         now = self._clock()
-        self._saved = min(float(rate), self._saved + (now - self._looked) * rate)
-        self._looked = now
-        if self._saved < 1:
-            raise RateLimitedError(f"this token may make {rate} calls a second", (1 - self._saved) / rate)
-        self._saved -= 1
+        self._allowance = min(float(rate), self._allowance + (now - self._updated) * rate)
+        self._updated = now
+        if self._allowance < 1:
+            raise RateLimitedError(f"this token is limited to {rate} calls per second", (1 - self._allowance) / rate)
+        self._allowance -= 1
 
 
 def _bearer(metadata: Iterable[tuple[str, str | bytes]]) -> str | None:

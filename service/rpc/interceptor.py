@@ -1,4 +1,4 @@
-"""Around every call of our own methods: let in or not, counted, timed, told of, and its errors turned into a status."""
+"""Server interceptor: authenticates, counts, times and logs each call, and maps errors to gRPC statuses."""
 
 import asyncio
 import logging
@@ -17,29 +17,37 @@ from dragoman.service.errors import (
 )
 from dragoman.service.lifecycle import Lifecycle
 from dragoman.service.rpc.auth import Authenticator, CallerUsage
-from dragoman.service.rpc.message_parsing import Parser, abort, clear_traceback, parsed, readable, received
+from dragoman.service.rpc.message_parsing import (
+    Parser,
+    abort,
+    clear_traceback,
+    parse_message,
+    receive,
+    with_parsed_messages,
+)
 from dragoman.service.rpc.status import CallStatus, status_of
 from dragoman.service.telemetry.call_log import Call, trace_context
 from dragoman.service.telemetry.metrics import MethodMetrics, Metrics
 
 log = logging.getLogger(__name__)
 
-UNEXPECTED = CallStatus(grpc.StatusCode.INTERNAL, "the server failed; its log says why")
+UNEXPECTED = CallStatus(grpc.StatusCode.INTERNAL, "internal error; see the server's log")
 
 LATE_SECONDS = 0.05
-"""A call that is cancelled with less than this left ran into its deadline, which gRPC tells in no other way."""
+"""A call cancelled with less time left than this ran into its deadline; gRPC reports both in the same way."""
 
 OPEN_SERVICE = "/grpc.health.v1.Health/"
-"""Whoever looks after the process has no token."""
+"""Open without a token, since health checks have none."""
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
 Context = grpc.aio.ServicerContext[Any, Any]
 Handler = Callable[[Any, Context], Awaitable[Any]]
+Listener = Callable[[Call], None]
 
 
 class CallInterceptor(grpc.aio.ServerInterceptor):
-    """Wraps the unary methods of `service`; of everything else it asks for a token, unless it is health."""
+    """Wraps the unary methods of `service`; other methods only need a token, and those of health not even that."""
 
     def __init__(
         self,
@@ -47,24 +55,24 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         methods: tuple[str, ...],
         metrics: Metrics,
         lifecycle: Lifecycle,
-        guard: Authenticator,
-        most_seconds: float,
-        told: Sequence[Callable[[Call], None]],
+        authenticator: Authenticator,
+        max_call_seconds: float,
+        listeners: Sequence[Listener],
     ) -> None:
-        """A call may take `most_seconds`, its message's coming included.
+        """`max_call_seconds` includes the arrival of the call's message.
 
-        `told` of each that has ended, in that order, are these functions; they neither wait nor raise.
+        Each call that ends is passed to `listeners`, in order; they must neither block nor raise.
         """
         self._lifecycle = lifecycle
         self._metrics = metrics
-        self._guard = guard
-        self._most_seconds = most_seconds
-        self._told = told
+        self._authenticator = authenticator
+        self._max_call_seconds = max_call_seconds
+        self._listeners = listeners
         self._methods: Mapping[str, tuple[str, MethodMetrics]] = {
             f"/{service}/{method}": (method, MethodMetrics(metrics, service, method)) for method in methods
         }
         self._handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
-        """What was wrapped already, by method."""
+        """Wrapped handlers, by method."""
 
     async def intercept_service(
         self,
@@ -81,50 +89,52 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             handler = self._handlers[method] = self._wrapped(method, bare)
         if method not in self._methods and not method.startswith(OPEN_SERVICE):
             try:
-                self._guard.account(handler_call_details.invocation_metadata)
+                self._authenticator.authenticate(handler_call_details.invocation_metadata)
             except UnauthenticatedError as error:
                 return self._refusing(error)
         return handler
 
-    def _wrapped(self, method: str, handler: Any) -> "grpc.RpcMethodHandler[Any, Any]":
-        own = self._methods.get(method)
+    def _wrapped(self, path: str, handler: Any) -> "grpc.RpcMethodHandler[Any, Any]":
+        own = self._methods.get(path)
         if own is None:
-            return readable(handler, self._most_seconds)
-        asked = _Asked(*own, handler.unary_unary, handler.request_deserializer)
-        return grpc.stream_unary_rpc_method_handler(self._around(asked), None, handler.response_serializer)
+            return with_parsed_messages(handler, self._max_call_seconds)
+        method = _Method(*own, handler.unary_unary, handler.request_deserializer)
+        return grpc.stream_unary_rpc_method_handler(self._handler(method), None, handler.response_serializer)
 
-    def _around(self, asked: "_Asked") -> Handler:
-        async def around(messages: Any, context: Context) -> Any:
+    def _handler(self, method: "_Method") -> Handler:
+        async def handle(messages: Any, context: Context) -> Any:
             metadata = context.invocation_metadata() or ()
-            call = _Running(asked, trace_context(metadata), self._told)
-            # Counted before the caller is told, so that whoever has an answer finds it counted.
+            call = _RunningCall(method, trace_context(metadata), self._listeners)
+            # Counted before the answer is sent, so that a caller with its answer finds the call in the metrics.
             try:
-                async with asyncio.timeout(self._most_seconds) as limit:
-                    response = await self._admitted(asked, self._guard.account(metadata), context, call)
+                async with asyncio.timeout(self._max_call_seconds) as limit:
+                    response = await self._answer(method, self._authenticator.authenticate(metadata), context, call)
             except asyncio.CancelledError:
-                call.ended(_cancelled_code(context))
+                call.end(_cancelled_code(context))
                 raise
             except Exception as error:
-                status = self._status(CallTimeLimitError(self._most_seconds) if limit.expired() else error)
+                status = self._status(CallTimeLimitError(self._max_call_seconds) if limit.expired() else error)
                 clear_traceback(error)
             else:
-                call.ended(grpc.StatusCode.OK, response)
+                call.end(grpc.StatusCode.OK, response)
                 return response
-            call.ended(status.code)
+            call.end(status.code)
             await abort(context, status)
             return None
 
-        return around
+        return handle
 
-    async def _admitted(self, asked: "_Asked", account: CallerUsage | None, context: Context, call: "_Running") -> Any:
-        with nullcontext() if account is None else account.call():
-            call.request = parsed(asked.parse, await received(context))
-            # Only now, so that a server that stops does not wait for messages that never come.
+    async def _answer(
+        self, method: "_Method", usage: CallerUsage | None, context: Context, call: "_RunningCall"
+    ) -> Any:
+        with nullcontext() if usage is None else usage.call():
+            call.request = parse_message(method.parse, await receive(context))
+            # Only now, so that a stopping server does not wait for messages that never come.
             with self._lifecycle:
-                return await asked.answer(call.request, context)
+                return await method.answer(call.request, context)
 
     def _refusing(self, error: UnauthenticatedError) -> "grpc.RpcMethodHandler[Request, Response]":
-        """A handler that answers with `error`, whatever the method, before any message is read."""
+        """A handler for any method that answers with `error` before it reads a message."""
         status = self._status(error)
 
         async def refuse(messages: Any, context: Context) -> None:
@@ -144,30 +154,30 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         return status_of(error)
 
 
-class _Running:
-    """A call of one of our own methods, until it has ended."""
+class _RunningCall:
+    """A call of one of the service's own methods, from its beginning to its end."""
 
-    def __init__(self, asked: "_Asked", trace: Mapping[str, str], told: Sequence[Callable[[Call], None]]) -> None:
-        self._asked = asked
+    def __init__(self, method: "_Method", trace: Mapping[str, str], listeners: Sequence[Listener]) -> None:
+        self._method = method
         self._trace = trace
-        self._told = told
+        self._listeners = listeners
         self._started = time.monotonic()
         self.request: Any = None
-        asked.metrics.started()
+        method.metrics.started()
 
-    def ended(self, code: grpc.StatusCode, response: Any = None) -> None:
-        """Count it, and tell of it."""
+    def end(self, code: grpc.StatusCode, response: Any = None) -> None:
+        """Count the call, and notify the listeners."""
         seconds = time.monotonic() - self._started
-        self._asked.metrics.handled(code, seconds)
-        call = Call(self._asked.method, code, seconds, self._trace, self.request, response)
-        for tell in self._told:
-            tell(call)
+        self._method.metrics.handled(code, seconds)
+        call = Call(self._method.name, code, seconds, self._trace, self.request, response)
+        for listener in self._listeners:
+            listener(call)
 
 
-class _Asked(NamedTuple):
-    """A method of our own."""
+class _Method(NamedTuple):
+    """One of the service's own methods."""
 
-    method: str
+    name: str
     metrics: MethodMetrics
     answer: Handler
     parse: Parser

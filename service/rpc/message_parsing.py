@@ -1,7 +1,7 @@
-"""Messages that cannot be read, or do not come, are the caller's fault, whatever service they ask.
+"""Reads and parses request messages of every service, and refuses calls whose message is malformed or never comes.
 
-gRPC itself would call the first UNKNOWN, uncounted, with a traceback in the log for each; and a call that ends its side
-without a message it would never answer at all. So every method is one of many messages for it.
+gRPC itself answers a malformed message with UNKNOWN, uncounted and with a traceback in the log, and never answers a
+call that sends no message at all. Every method is therefore registered with a stream of raw messages.
 """
 
 import asyncio
@@ -18,102 +18,103 @@ Context = grpc.aio.ServicerContext[Any, Any]
 Parser = Callable[[bytes], Any]
 
 CANCELLING_SECONDS = 0.5
-"""How soon after the end of its messages gRPC tells that a call was cancelled."""
+"""How soon after the end of a call's messages gRPC reports its cancellation."""
 
-NO_SUCH_METHOD = CallStatus(grpc.StatusCode.UNIMPLEMENTED, "this server does not have the method")
+NO_SUCH_METHOD = CallStatus(grpc.StatusCode.UNIMPLEMENTED, "this server does not implement the method")
 
 
-async def received(context: Context) -> bytes:
-    """The one message of a call. Raises InvalidRequestError where it has none."""
+async def receive(context: Context) -> bytes:
+    """The single message of a call. Raises InvalidRequestError if it has none."""
     message = await context.read()
     if isinstance(message, bytes):
         return message
-    # It is EOF. So does a call begin that is cancelled at once.
+    # EOF; a call that is cancelled at once also begins with it.
     await asyncio.sleep(CANCELLING_SECONDS)
     raise InvalidRequestError("request", "is missing")
 
 
-def parsed(parse: Parser, message: bytes) -> Any:
-    """What `message` says. Raises InvalidRequestError."""
+def parse_message(parse: Parser, message: bytes) -> Any:
+    """`message`, parsed. Raises InvalidRequestError if it is malformed."""
     try:
         return parse(message)
     except DecodeError as error:
-        raise InvalidRequestError(
-            "request", "cannot be read: it is damaged, or holds text that is not UTF-8"
-        ) from error
+        fault = "cannot be parsed: it is malformed, or holds text that is not UTF-8"
+        raise InvalidRequestError("request", fault) from error
 
 
 async def abort(context: Context, status: CallStatus) -> None:
-    """End a call with `status`, or as cancelled where the caller has gone; its handler must then return.
+    """End a call with `status`, or as cancelled if the caller has gone; its handler must then return.
 
-    Not to be called while an exception is handled.
+    Must not be called while an exception is handled.
     """
     try:
         await context.abort(status.code, status.message, status.metadata)
     except grpc.aio.AbortError as error:
         clear_traceback(error)
     except grpc.aio.InternalError:
-        # The caller went away meanwhile, which gRPC would otherwise tell in a page of the log.
+        # The caller has gone; gRPC would otherwise log a page about it.
         raise asyncio.CancelledError from None
 
 
 def clear_traceback(error: Exception) -> None:
-    """Take from an error that has ended a call the frames that it came through.
+    """Drop the frames of an error that ended a call, which would otherwise form reference cycles.
 
-    They hold the call, and what they hold may hold the error: gRPC keeps the one that it raises where a call is
-    aborted, and raises it anew when the handler has returned; a future keeps its own. Each would be a cycle, and at
-    overload Python spent a seventh of the event loop's time on looking for them.
+    The frames hold the call, whose objects may hold the error: gRPC keeps the error of an aborted call and raises it
+    again once the handler has returned, and a future keeps its own. At overload, Python's cycle collector took a
+    seventh of the event loop's time for them.
     """
     error.__traceback__ = None
 
 
-def readable(handler: Any, most_seconds: float) -> "grpc.RpcMethodHandler[Any, Any]":
-    """The handler of a service that is not ours, such as health, with its messages read here.
+def with_parsed_messages(handler: Any, max_call_seconds: float) -> "grpc.RpcMethodHandler[Any, Any]":
+    """`handler` of a service such as health, with its messages parsed here.
 
-    A single message must come within `most_seconds`.
+    A method with a single request message allows `max_call_seconds` for it to arrive.
     """
     parse, serialize = handler.request_deserializer, handler.response_serializer
     if handler.unary_unary:
-        return grpc.stream_unary_rpc_method_handler(_one(handler.unary_unary, parse, most_seconds), None, serialize)
+        unary = _parsing_one(handler.unary_unary, parse, max_call_seconds)
+        return grpc.stream_unary_rpc_method_handler(unary, None, serialize)
     if handler.unary_stream:
-        return grpc.stream_stream_rpc_method_handler(_one(handler.unary_stream, parse, most_seconds), None, serialize)
-    return grpc.stream_stream_rpc_method_handler(_many(handler.stream_stream, parse), None, serialize)
+        streaming = _parsing_one(handler.unary_stream, parse, max_call_seconds)
+        return grpc.stream_stream_rpc_method_handler(streaming, None, serialize)
+    return grpc.stream_stream_rpc_method_handler(_parsing_each(handler.stream_stream, parse), None, serialize)
 
 
-def _one(
-    answer: Callable[[Any, Context], Awaitable[Any]], parse: Parser, most_seconds: float
+def _parsing_one(
+    answer: Callable[[Any, Context], Awaitable[Any]], parse: Parser, max_call_seconds: float
 ) -> Callable[[Any, Context], Awaitable[Any]]:
-    """`answer`, a coroutine that gets one message; it returns its answer, or writes several."""
+    """`answer`, a coroutine that takes one message, and returns its answer or writes several."""
 
-    async def reading(messages: Any, context: Context) -> Any:
+    async def handle(messages: Any, context: Context) -> Any:
         try:
-            async with asyncio.timeout(most_seconds):
-                request = parsed(parse, await received(context))
+            async with asyncio.timeout(max_call_seconds):
+                request = parse_message(parse, await receive(context))
         except InvalidRequestError as error:
             status = status_of(error)
         except TimeoutError:
-            status = status_of(CallTimeLimitError(most_seconds))
+            status = status_of(CallTimeLimitError(max_call_seconds))
         else:
             try:
                 return await answer(request, context)
             except NotImplementedError:
-                # As generated code has it for methods that a servicer leaves out; it would be a traceback in the log.
+                # Generated code raises it for a method that the servicer lacks; gRPC would log a traceback.
                 status = NO_SUCH_METHOD
             except grpc.aio.AbortError as error:
                 return clear_traceback(error)
         await abort(context, status)
         return None
 
-    return reading
+    return handle
 
 
-def _many(
+def _parsing_each(
     answer: Callable[[AsyncIterator[Any], Context], AsyncIterator[Any]], parse: Parser
 ) -> Callable[[AsyncIterator[bytes], Context], AsyncIterator[Any]]:
-    """`answer`, a generator that gets several messages."""
+    """`answer`, a generator that takes a stream of messages."""
 
-    async def reading(messages: AsyncIterator[bytes], context: Context) -> AsyncIterator[Any]:
-        requests = (parsed(parse, message) async for message in messages)
+    async def handle(messages: AsyncIterator[bytes], context: Context) -> AsyncIterator[Any]:
+        requests = (parse_message(parse, message) async for message in messages)
         try:
             async for response in answer(requests, context):
                 yield response
@@ -122,4 +123,4 @@ def _many(
             status = status_of(error)
         await abort(context, status)
 
-    return reading
+    return handle

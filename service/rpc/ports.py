@@ -1,4 +1,4 @@
-"""Whether a port can be listened on, and why not."""
+"""Checks that a port is free, and explains why it is not."""
 
 import errno
 import socket
@@ -7,7 +7,7 @@ from dragoman.service.errors import StartupError
 
 
 def check_free(host: str, port: int) -> None:
-    """Raise StartupError if `port` cannot be listened on; gRPC itself would say why on several lines of its log."""
+    """Raise StartupError unless `port` is free; gRPC would spread the reason over several lines of its log."""
     try:
         for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
             with socket.socket(family, kind, protocol) as trial:
@@ -18,7 +18,7 @@ def check_free(host: str, port: int) -> None:
 
 
 def cannot_listen(host: str, port: int, error: OSError) -> StartupError:
-    """What is told of `error`."""
+    """The error to raise for `error`, which binding to `host` and `port` raised."""
     if error.errno == errno.EADDRINUSE:
         return StartupError(f"port {port} on {host} is in use")
     return StartupError(f"cannot listen on {host}, port {port}: {error.strerror}")

@@ -1,4 +1,4 @@
-"""The one table from `service.errors` to gRPC: status code, google.rpc details and trailing metadata."""
+"""Maps each `service.errors` class to its gRPC status: code, google.rpc details and trailing metadata."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -9,6 +9,7 @@ from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
 from dragoman.service.errors import (
+    CallTimeLimitError,
     DeadlineExceededError,
     InvalidRequestError,
     ModelFailedError,
@@ -26,15 +27,16 @@ CODES: dict[type[ServiceError], grpc.StatusCode] = {
     UnauthenticatedError: grpc.StatusCode.UNAUTHENTICATED,
     OverloadedError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     DeadlineExceededError: grpc.StatusCode.DEADLINE_EXCEEDED,
+    CallTimeLimitError: grpc.StatusCode.DEADLINE_EXCEEDED,
     NotServingError: grpc.StatusCode.UNAVAILABLE,
     ModelFailedError: grpc.StatusCode.INTERNAL,
 }
-"""A class that is not listed has the code of its parent."""
+"""A class not listed here has the code of its base class."""
 
 
 @dataclass(frozen=True)
 class CallStatus:
-    """How a call that failed is closed."""
+    """Status that ends a failed call."""
 
     code: grpc.StatusCode
     message: str
@@ -42,7 +44,7 @@ class CallStatus:
 
 
 def status_of(error: ServiceError) -> CallStatus:
-    """Status, details and metadata that stand for `error`."""
+    """The status of `error`, with its details and metadata."""
     message = str(error)
     if isinstance(error, OverloadedError):
         return _overloaded(message, error.retry_after_seconds)
@@ -55,7 +57,7 @@ def status_of(error: ServiceError) -> CallStatus:
 
 @lru_cache
 def _overloaded(message: str, retry_after_seconds: float) -> CallStatus:
-    """At overload the same words are said again and again, and must cost little."""
+    """Cached: at overload the same few messages recur, and must cost little."""
     code = CODES[OverloadedError]
     delay = Duration()
     delay.FromNanoseconds(round(retry_after_seconds * 1e9))
@@ -64,11 +66,11 @@ def _overloaded(message: str, retry_after_seconds: float) -> CallStatus:
 
 
 def _status(code: grpc.StatusCode, message: str, detail: Message) -> bytes:
-    """google.rpc.Status, as it is sent."""
+    """A serialized google.rpc.Status."""
     status = status_pb2.Status(code=code.value[0], message=message)
     status.details.add().Pack(detail)
-    written: bytes = status.SerializeToString()
-    return written
+    serialized: bytes = status.SerializeToString()
+    return serialized
 
 
 def _detail(error: ServiceError) -> Message | None:

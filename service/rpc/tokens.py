@@ -1,4 +1,4 @@
-"""Bearer tokens: where they come from, and whether one is known. Only their SHA-256 is kept."""
+"""Loads the known bearer tokens and recognizes them. Only their SHA-256 digests are kept."""
 
 import hashlib
 import hmac
@@ -9,37 +9,37 @@ from dragoman.service.errors import StartupError
 from dragoman.service.system.file_watch import WatchedFiles
 
 TOKENS_VARIABLE = "DRAGOMAN_TOKENS"
-"""Environment variable of tokens, separated by spaces."""
+"""Environment variable that holds tokens, separated by spaces."""
 
 MIN_CHARACTERS = 16
-"""A hash that is made fast keeps no secret that is guessed fast."""
+"""Minimum length of a token: a fast hash protects no secret short enough to guess."""
 
-HASHED = "sha256:"
-"""Begins a line that has, in hexadecimal, the SHA-256 of a token in place of the token."""
+HASH_PREFIX = "sha256:"
+"""Prefix of an entry that gives a token's SHA-256, in hexadecimal, instead of the token."""
 
-HASHED_CHARACTERS = 64
+HEX_DIGITS = 64
 
 Digest = bytes
 
 
 def token_digest(token: str) -> Digest:
-    """What is kept of a token."""
+    """SHA-256 of `token`."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
 
 
 def find_token(token: str, known: Iterable[Digest]) -> Digest | None:
-    """The digest of `token` if it is one of `known`; how long that takes tells nothing about them."""
-    asked, found = token_digest(token), None
+    """The digest of `token` if it is in `known`. The time taken reveals nothing about `known`."""
+    wanted, found = token_digest(token), None
     for digest in known:
-        if hmac.compare_digest(asked, digest):
+        if hmac.compare_digest(wanted, digest):
             found = digest
     return found
 
 
 def token_source(file: str, environment: Mapping[str, str]) -> Callable[[], tuple[Digest, ...]] | None:
-    """What gives the tokens that hold now, those of `file` and of `environment`; None where none were ever set.
+    """A function that returns the digests valid now, from `file` and `environment`; None if neither is set.
 
-    The file is read anew when it changes. Raises StartupError that says what is wrong, without any token.
+    It reloads the file when that changes. Raises StartupError that names the fault, without any token.
     """
     try:
         given = (
@@ -55,7 +55,7 @@ def token_source(file: str, environment: Mapping[str, str]) -> Callable[[], tupl
 
 
 def _lines(path: Path) -> list[str]:
-    """The lines that are not empty and no comment, ended as they were."""
+    """The lines of the file, stripped, without empty lines and comments."""
     lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
     return [line for line in lines if line and not line.startswith("#")]
 
@@ -68,18 +68,16 @@ def _digests(tokens: Iterable[str], where: str) -> tuple[Digest, ...]:
 
 
 def _digest(token: str, number: int, where: str) -> Digest:
-    if token.startswith(HASHED):
+    if token.startswith(HASH_PREFIX):
         try:
-            digest = bytes.fromhex(token.removeprefix(HASHED))
+            digest = bytes.fromhex(token.removeprefix(HASH_PREFIX))
         except ValueError:
             digest = b""
-        if 2 * len(digest) != HASHED_CHARACTERS:
-            raise ValueError(
-                f"token {number} of {where} must have {HASHED_CHARACTERS} hexadecimal digits after {HASHED}"
-            )
+        if 2 * len(digest) != HEX_DIGITS:
+            raise ValueError(f"token {number} of {where} must have {HEX_DIGITS} hexadecimal digits after {HASH_PREFIX}")
         return digest
     if not (token.isascii() and token.isprintable()) or " " in token:
-        raise ValueError(f"token {number} of {where} must be of printable ASCII without spaces")
+        raise ValueError(f"token {number} of {where} must be printable ASCII without spaces")
     if len(token) < MIN_CHARACTERS:
         raise ValueError(f"token {number} of {where} must have at least {MIN_CHARACTERS} characters, has {len(token)}")
     return token_digest(token)

@@ -1,4 +1,4 @@
-"""How the gRPC port is bound: with TLS or without, and with bounds on what a connection may do."""
+"""Binds the gRPC port, with or without TLS, and sets the limits of each connection."""
 
 from collections.abc import Callable
 
@@ -10,10 +10,10 @@ from dragoman.service.rpc.tls import server_credentials, tls_files
 from dragoman.service.settings import ServerSettings
 
 MIN_PING_SECONDS = 5
-"""Pings that come faster close the connection; many clients and balancers ping every 10 seconds, calls or no calls."""
+"""Faster pings close the connection; many clients and balancers ping every 10 seconds, even without calls."""
 
 PING_SECONDS = 60
-"""How often a silent caller is asked whether it is there, so that the work of one that vanished is dropped."""
+"""Interval of keepalive pings, which detect callers that have vanished, so that their work is dropped."""
 
 PING_TIMEOUT_SECONDS = 20
 
@@ -23,16 +23,16 @@ Option = tuple[str, int]
 def transport_options(settings: ServerSettings) -> list[Option]:
     """Channel arguments of the gRPC server."""
     return [
-        # Otherwise a second server would share the port, and nobody be told.
+        # Otherwise a second server would silently share the port.
         ("grpc.so_reuseport", 0),
         ("grpc.max_receive_message_length", settings.max_message_bytes),
         ("grpc.max_send_message_length", -1),
-        # Between the two gRPC refuses some calls and not others, by chance.
+        # Equal, since between the two bounds gRPC refuses calls at random.
         ("grpc.max_metadata_size", settings.max_metadata_bytes),
         ("grpc.absolute_max_metadata_size", settings.max_metadata_bytes),
         ("grpc.max_concurrent_streams", settings.connection_calls),
         ("grpc.max_connection_age_ms", settings.connection_age_seconds * 1000),
-        # Then all of its calls have ended but those that only watch.
+        # By then every call has ended, except streams that only watch.
         ("grpc.max_connection_age_grace_ms", settings.max_call_seconds * 1000),
         ("grpc.max_connection_idle_ms", settings.connection_idle_seconds * 1000),
         ("grpc.keepalive_time_ms", PING_SECONDS * 1000),
@@ -43,7 +43,7 @@ def transport_options(settings: ServerSettings) -> list[Option]:
 
 
 def server_limits(settings: ServerSettings) -> ServerLimits:
-    """What callers are told of these bounds, and of those on their messages."""
+    """The limits of connections and messages, as GetInfo reports them."""
     return ServerLimits(
         message_bytes=settings.max_message_bytes,
         answer_bytes=settings.max_answer_bytes,
@@ -58,9 +58,9 @@ def server_limits(settings: ServerSettings) -> ServerLimits:
 
 
 def port_binder(settings: ServerSettings) -> Callable[[grpc.aio.Server, str], int]:
-    """What binds a server to an address and returns its port; it raises RuntimeError where that fails.
+    """A function that binds a server to an address and returns the port, or raises RuntimeError.
 
-    Raises StartupError where the files of TLS are at fault.
+    Raises StartupError if a TLS file is at fault.
     """
     files = tls_files(settings)
     if files is None:
@@ -70,17 +70,17 @@ def port_binder(settings: ServerSettings) -> Callable[[grpc.aio.Server, str], in
 
 
 def exposure(settings: ServerSettings, closed: bool) -> tuple[str, ...]:
-    """Warnings about who can call, listen and read metrics; `closed` if callers need a token. None on the loopback."""
+    """Security warnings about ports reachable beyond the loopback; `closed` if callers need a token."""
     host, metrics_host = settings.host, settings.metrics_address
-    beyond = not is_loopback(host)
+    exposed = not is_loopback(host)
     warnings = []
-    if beyond and not settings.tls_certificate:
-        warnings.append(f"Warning: texts travel in the clear, for {host} is not this machine alone: set TLS.")
-    if beyond and not closed and not settings.tls_client_ca:
-        warnings.append(f"Warning: whoever reaches {host} can call this server: set tokens or mutual TLS.")
+    if exposed and not settings.tls_certificate:
+        warnings.append(f"Warning: texts travel unencrypted, and {host} can be reached from other machines: set TLS.")
+    if exposed and not closed and not settings.tls_client_ca:
+        warnings.append(f"Warning: anyone who can reach {host} can call this server: set tokens or mutual TLS.")
     if not is_loopback(metrics_host):
         warnings.append(
-            f"Warning: whoever reaches the metrics port of {metrics_host} can read the metrics, without a token: keep "
-            "others from it, or set --metrics-host."
+            f"Warning: anyone who can reach the metrics port on {metrics_host} can read the metrics without a token: "
+            "restrict access to it, or set --metrics-host."
         )
     return tuple(warnings)

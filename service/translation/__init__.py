@@ -1,1 +1,1 @@
-"""One call without its transport: text to tokens, through the engine, tokens to text; and which model serves it."""
+"""The path of one call, without its transport: model choice, tokenizing, the engine, and output text or vectors."""

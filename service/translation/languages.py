@@ -1,4 +1,4 @@
-"""From the language that a caller names to one that the model has (BCP 47, looked up as RFC 4647 §3.4 says)."""
+"""Resolves the language named by a caller to one of the model's own (BCP 47 lookup, RFC 4647 section 3.4)."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,33 +6,34 @@ from dragoman.bundle.tokenizers import UNDETERMINED
 from dragoman.service.errors import UnknownLanguageError
 
 MAX_SUBTAGS = 8
-"""How many parts of a language's name are looked at one by one; a caller may send megabytes of them."""
+"""Maximum number of subtags tried one by one; a caller may send megabytes of them."""
 
 NO_NAMES: Mapping[str, str] = {}
 
 
-def resolve_language(field: str, asked: str, offered: Sequence[str], native: Mapping[str, str] = NO_NAMES) -> str:
-    """The language out of `offered` that `asked` means.
+def resolve_language(field: str, requested: str, offered: Sequence[str], native: Mapping[str, str] = NO_NAMES) -> str:
+    """The language out of `offered` that `requested` stands for.
 
-    Case does not count, "_" stands for "-", and a language that is not there falls back to a shorter one that is:
-    fr-FR to fr. `native` has other names, such as fra_Latn, of some that may be offered. None asked for means the only
-    one there is; where the model has one that nobody knows, any other means that one. Raises UnknownLanguageError that
-    names `field` and lists `offered`.
+    Case is ignored, "_" equals "-", and a tag falls back to its shorter prefixes: fr-FR to fr. `native` maps other
+    codes, such as fra_Latn, to languages that may be in `offered`. An empty `requested` stands for the only language
+    offered. A model of an undetermined language takes any request that matches no other.
+
+    Raises UnknownLanguageError that names `field` and lists `offered`.
     """
-    if not asked and len(offered) == 1:
+    if not requested and len(offered) == 1:
         return offered[0]
-    known = {_plain(name): language for name, language in native.items() if language in offered}
-    known |= {_plain(language): language for language in offered}
-    subtags = _plain(asked).split("-", MAX_SUBTAGS)
+    known = {_normalized(code): language for code, language in native.items() if language in offered}
+    known |= {_normalized(language): language for language in offered}
+    subtags = _normalized(requested).split("-", MAX_SUBTAGS)
     while subtags:
         language = known.get("-".join(subtags))
         if language is not None:
             return language
         subtags.pop()
-    if asked and UNDETERMINED in offered:
+    if requested and UNDETERMINED in offered:
         return UNDETERMINED
-    raise UnknownLanguageError(field, asked, offered)
+    raise UnknownLanguageError(field, requested, offered)
 
 
-def _plain(name: str) -> str:
-    return name.replace("_", "-").casefold()
+def _normalized(tag: str) -> str:
+    return tag.replace("_", "-").casefold()

@@ -1,4 +1,4 @@
-"""From asyncio to the engine's thread and back: the sequences of one call, awaited together."""
+"""Runs the sequences of a call on the engine's threads, and awaits them together on the event loop."""
 
 import asyncio
 from collections.abc import Callable
@@ -21,28 +21,29 @@ from dragoman.service.errors import (
 )
 
 DEADLINE_SLACK_SECONDS = 0.1
-"""By how much gRPC may end a call before the engine's clock says that its deadline has come."""
+"""How long before the deadline on the engine's clock gRPC may already end a call."""
 
 
 @dataclass(frozen=True)
 class SequenceSpec:
-    """What is asked of the engine for one text."""
+    """Work for the engine: one text as tokens. Fields without a docstring are as in Sequence."""
 
     index: int
-    """Of the text in the request; errors name it."""
+    """Index of the text in the request; errors name it."""
     source: tuple[int, ...]
     prompt: tuple[int, ...]
+    """Empty if `max_output` is 0."""
     max_output: int
-    """As in Sequence: 0 asks for the encoder's states, and then there is no prompt."""
+    """As in Sequence; 0 requests the encoder's states instead of an output."""
     scored: bool = True
 
 
 OnResult = Callable[[int, Sequence], None]
-"""Gets each sequence, with its place among the orders, on the event loop as it ends well."""
+"""Receives each sequence that succeeds, with its index among the specs; runs on the event loop."""
 
 
 class PendingCalls:
-    """All calls whose texts are in one engine. Belongs to one event loop."""
+    """The calls in progress on one engine. Belongs to one event loop."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -51,23 +52,23 @@ class PendingCalls:
     async def run(self, specs: Row[SequenceSpec], deadline: float | None, on_result: OnResult) -> list[Sequence]:
         """Run `specs`, and return their sequences in the same order.
 
-        `deadline` is by the engine's clock. One that fails makes the call fail and takes the others with it, and so
-        does cancellation by the caller. Raises OverloadedError, NotServingError, DeadlineExceededError or
-        ModelFailedError, and any error of `on_result`.
+        `deadline` is on the engine's clock. The first failure fails the call and cancels its other sequences; so does
+        cancellation by the caller. Raises OverloadedError, NotServingError, DeadlineExceededError or ModelFailedError,
+        and any error of `on_result`.
         """
         if not specs:
             return []
         call = _PendingCall(specs, on_result)
         sequences = [
-            Sequence(spec.source, spec.prompt, spec.max_output, partial(call.done, place), deadline, spec.scored)
-            for place, spec in enumerate(specs)
+            Sequence(spec.source, spec.prompt, spec.max_output, partial(call.done, index), deadline, spec.scored)
+            for index, spec in enumerate(specs)
         ]
         _submit(self._engine, sequences)
         self._pending.add(call)
         try:
             await call.ended
         except BaseException:
-            # Past the deadline the engine drops them by itself, and can then tell lateness from a change of mind.
+            # Past the deadline the engine drops them itself, and counts them as late rather than cancelled.
             if deadline is None or self._engine.clock() < deadline - DEADLINE_SLACK_SECONDS:
                 for sequence in sequences:
                     sequence.cancel()
@@ -81,16 +82,16 @@ class PendingCalls:
         self._engine.check(source_tokens, deadline)
 
     def fail_all(self, reason: str) -> None:
-        """Make every call that waits for the engine fail with ModelHungError, whatever the engine does."""
+        """Fail every pending call with ModelHungError, without waiting for the engine."""
         for call in self._pending:
             if not call.ended.done():
                 call.ended.set_exception(ModelHungError(reason))
 
 
 class _PendingCall:
-    """The sequences of one call, from the engine's thread back onto the event loop.
+    """Receives the sequences of one call from the engine's threads, on the event loop.
 
-    They know it, and it does not know them: that would be a cycle.
+    Sequences refer to their call; a reference back would be a cycle.
     """
 
     def __init__(self, specs: Row[SequenceSpec], on_result: OnResult) -> None:
@@ -99,20 +100,20 @@ class _PendingCall:
         self._loop = asyncio.get_running_loop()
         self._left = len(specs)
         self.ended: asyncio.Future[None] = self._loop.create_future()
-        """Done when the last one has ended, or the first one has failed."""
+        """Done once the last sequence has ended, or the first has failed."""
 
-    def done(self, place: int, sequence: Sequence) -> None:
-        """The sequence of the order in that place has ended; called on the engine's thread."""
-        # The loop may be closed already when an engine stops late; then nobody waits.
+    def done(self, index: int, sequence: Sequence) -> None:
+        """Note that the sequence of `specs[index]` has ended; called on an engine's thread."""
+        # An engine that stops late may find the loop closed, and then no call is left to answer.
         with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._on_done, place, sequence)
+            self._loop.call_soon_threadsafe(self._on_done, index, sequence)
 
-    def _on_done(self, place: int, sequence: Sequence) -> None:
+    def _on_done(self, index: int, sequence: Sequence) -> None:
         if self.ended.done():
             return
         try:
-            _check(self._specs[place].index, sequence)
-            self._on_result(place, sequence)
+            _check(self._specs[index].index, sequence)
+            self._on_result(index, sequence)
         except Exception as error:
             self.ended.set_exception(error)
             return
@@ -131,7 +132,7 @@ def _submit(engine: Engine, sequences: Row[Sequence]) -> None:
 
 
 def _check(index: int, sequence: Sequence) -> None:
-    """Raise what became of a sequence, if it did not end well."""
+    """Raise the error of a sequence that did not succeed; `index` is that of its text in the request."""
     if isinstance(sequence.error, DeadlineUnreachableError):
         raise sequence.error
     if sequence.finish in (Finish.DEADLINE, Finish.CANCELLED):

@@ -1,113 +1,65 @@
-"""Through a third language: two models one after the other, where none goes from the source to the target by itself."""
+"""Translates through a pivot language with two models, for a pair of languages that no single model covers."""
 
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
-from typing import ClassVar
 
 from dragoman.client.values import FinishReason, Pivot, Timings, TranslateResult, Translation
-from dragoman.service.errors import InvalidRequestError, NoSuchPairError, TooLongError, UnknownModelError, quoted
-from dragoman.service.translation.routing import Model, for_translation
+from dragoman.service.errors import InvalidRequestError, TooLongError, quoted
+from dragoman.service.translation.options import TranslateOptions
 from dragoman.service.translation.served_model import ServedModel
-from dragoman.service.translation.translator import Translator, check_output_limit
 
 
 class TooLongBetweenError(InvalidRequestError):
-    """A text that became longer in the language between than the second model can read."""
+    """A text whose translation into the pivot language is longer than the second model can read."""
 
-    refusal: ClassVar[str | None] = None
+    # The first model has already worked on it.
+    refusal = None
 
     def __init__(self, error: TooLongError, pivot: str) -> None:
         super().__init__(error.field, f"in {quoted(pivot)} {error.fault}")
 
 
-def route(models: Sequence[Model], name: str, source: str, target: str, pivot: str) -> tuple[Model, ...]:
-    """The model that a Translate call means (`for_translation`), or where there is none the two through `pivot`.
+class PivotTranslator:
+    """Two models in a row: the first translates into the pivot language, the second out of it."""
 
-    Nothing is guessed: there is no other way for a call that names its model, or leaves out one of the languages. With
-    `pivot` of "" there never is. Raises what `for_translation` does, and InvalidRequestError where several models would
-    do for one half of the way.
-    """
-    try:
-        return (for_translation(models, name, source, target),)
-    except NoSuchPairError:
-        legs = _legs(models, source, target, pivot) if pivot and source and target else None
-        if legs is None:
-            raise
-        return legs
+    def __init__(self, first: ServedModel, second: ServedModel, pivot: str) -> None:
+        """`pivot` is the language in between: a target of `first` and a source of `second`."""
+        self.first = first
+        self.second = second
+        self._pivot = pivot
 
+    async def translate(
+        self, texts: Sequence[str], options: TranslateOptions, seconds_left: float | None = None
+    ) -> TranslateResult:
+        """As `Translator.translate`, with both models bound by the caller's deadline.
 
-def _legs(models: Sequence[Model], source: str, target: str, pivot: str) -> tuple[Model, Model] | None:
-    try:
-        first = for_translation(models, "", source, pivot)
-        second = for_translation(models, "", pivot, target)
-    except NoSuchPairError:
-        return None
-    except UnknownModelError as error:
-        way = f"{quoted(target)} from {quoted(source)} is offered through {quoted(pivot)} alone"
-        raise InvalidRequestError("target_language", f"{way}, by several models: {error.offered}") from error
-    read, between = first.translator.languages(source, pivot)
-    again, written = second.translator.languages(pivot, target)
-    # Where two of the three are one language, there is nothing to go through.
-    return (first, second) if read != between and again != written and read != written else None
-
-
-async def translate_along(
-    models: Sequence[ServedModel],
-    pivot: str,
-    texts: Sequence[str],
-    *,
-    source_language: str,
-    target_language: str,
-    max_output_tokens: int,
-    truncate: bool,
-    scores: bool,
-    seconds_left: float | None,
-) -> TranslateResult:
-    """What the one model of a route says, or its two in a row, with `pivot` between them.
-
-    `max_output_tokens` is about what is written in the end; the rest is about both. Raises ServiceError.
-    """
-    ask = partial(Translator.translate, truncate=truncate, scores=scores)
-    if len(models) == 1:
-        with models[0].lifecycle:
-            return await ask(
-                models[0].translator,
-                texts,
-                source_language=source_language,
-                target_language=target_language,
-                max_output_tokens=max_output_tokens,
-                seconds_left=seconds_left,
-            )
-    check_output_limit(max_output_tokens)
-    first, second = models
-    with first.lifecycle, second.lifecycle:
-        started = time.monotonic()
-        between = await ask(
-            first.translator, texts, source_language=source_language, target_language=pivot, seconds_left=seconds_left
+        `max_output_tokens` limits the second model alone; `truncate` and `scores` apply to both. Raises ServiceError,
+        and NotServingError before any work unless both models serve.
+        """
+        options.check()
+        into = replace(options, target_language=self._pivot, max_output_tokens=0)
+        out_of = replace(options, source_language=self._pivot)
+        # Both from the start: neither model may be retired between the two legs.
+        with self.first.lifecycle, self.second.lifecycle:
+            started = time.monotonic()
+            between = await self.first.translator.translate(texts, into, seconds_left)
+            if seconds_left is not None:
+                seconds_left -= time.monotonic() - started
+            try:
+                result = await self.second.translator.translate(between.texts, out_of, seconds_left)
+            except TooLongError as error:
+                raise TooLongBetweenError(error, self._pivot) from error
+        return replace(
+            result,
+            translations=tuple(map(_joined, between.translations, result.translations)),
+            timings=_sum(between.timings, result.timings),
+            pivot=Pivot(self._pivot, between.model, between.model_version, between.translations),
         )
-        try:
-            result = await ask(
-                second.translator,
-                between.texts,
-                source_language=pivot,
-                target_language=target_language,
-                max_output_tokens=max_output_tokens,
-                seconds_left=None if seconds_left is None else seconds_left - (time.monotonic() - started),
-            )
-        except TooLongError as error:
-            raise TooLongBetweenError(error, pivot) from error
-    return replace(
-        result,
-        translations=tuple(map(_whole, between.translations, result.translations)),
-        timings=_sum(between.timings, result.timings),
-        pivot=Pivot(pivot, between.model, between.model_version, between.translations),
-    )
 
 
-def _whole(first: Translation, second: Translation) -> Translation:
-    """What came of a text, of which `first` was only half the way."""
+def _joined(first: Translation, second: Translation) -> Translation:
+    """The outcome of one text over both legs."""
     ended = second.finish_reason is FinishReason.END
     return replace(
         second,

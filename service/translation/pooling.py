@@ -1,4 +1,4 @@
-"""From the encoder's token states to a vector, over real tokens only."""
+"""Pools the encoder's token states into one vector per text."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,10 +7,10 @@ from dragoman.client.values import Pooling
 
 
 def pool(states: NDArray[np.float32], pooling: Pooling, normalize: bool) -> NDArray[np.float32]:
-    """The vector [model] of one text, or without pooling its vectors [tokens, model].
+    """The vector [D] of one text, or with `Pooling.NONE` its vectors [S, D].
 
-    `states` [tokens, model] are those of the text's own tokens, the end token last, and no padding. `normalize`
-    scales each vector to length 1; one of zeros stays as it is.
+    `states` [S, D] hold the text's own tokens, end token last, without padding. `normalize` scales each vector to
+    length 1 and leaves a zero vector unchanged.
     """
     pooled: NDArray[np.float64]
     match pooling:

@@ -1,4 +1,4 @@
-"""From the texts of a request to token ids within the model's limits."""
+"""Turns the texts of a request into token ids within the model's limits."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -7,24 +7,24 @@ from dragoman.bundle.tokenizers import Piece, Tokenizer, cut
 from dragoman.service.errors import InvalidRequestError, TooLongError
 
 DECAY = 0.98
-"""Of what is known of the texts before, when another is read."""
+"""Factor by which each text read reduces the weight of earlier texts in the estimate of tokens per byte."""
 
 
 @dataclass(frozen=True)
 class SourceLimits:
-    """How much text a call may bring."""
+    """Bounds on the texts of one call."""
 
     texts: int
-    """Texts of one call."""
+    """Texts per call."""
     characters: int
-    """Characters (Unicode code points) of one text."""
+    """Characters (Unicode code points) per text."""
     tokens: int
-    """Tokens of one text, the end token counted."""
+    """Tokens per text, end token included."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """From which language to which; "" where the caller and the model leave it open, or asks for no translation."""
+    """Source and target language; "" where caller and model leave it open, or for an embedding."""
 
     source: str = ""
     target: str = ""
@@ -35,29 +35,29 @@ NO_PAIR = Pair()
 
 @dataclass(frozen=True)
 class Source:
-    """One text as the model reads it."""
+    """One text in the form that the model reads."""
 
     ids: tuple[int, ...]
-    """Its tokens, the end token last."""
+    """Token ids, end token last."""
     pieces: tuple[Piece, ...]
-    """The same with the bytes they stand for, where that was asked for; else none."""
+    """The same tokens with their byte offsets, if offsets were requested; else empty."""
     truncated: bool
-    """Only its beginning is here."""
+    """Whether the text was cut."""
     blank: bool
-    """The text held nothing that the model could read."""
+    """Whether the text holds nothing that the model can read."""
 
 
 class SourceReader:
-    """Turns texts into sources, or says which text is too long for that."""
+    """Tokenizes texts, and refuses those beyond its limits."""
 
     def __init__(self, tokenizer: Tokenizer, limits: SourceLimits) -> None:
         self._tokenizer = tokenizer
         self._limits = limits
+        # Decaying sums over the texts read so far.
         self._bytes = self._tokens = 0.0
-        """Of the texts read so far, those of long ago counted less."""
 
     def check(self, texts: Sequence[str], truncate: bool) -> None:
-        """What can be said before anything is tokenized: the number of texts, and of characters in each.
+        """Check the number of texts and their characters, before any is tokenized.
 
         Raises InvalidRequestError or TooLongError.
         """
@@ -72,9 +72,11 @@ class SourceReader:
                 raise TooLongError(index, len(text), self._limits.characters, "characters")
 
     def likely_tokens(self, text: str) -> float:
-        """About as many tokens as `text` has, by the texts read so far; 0 before the first."""
+        """Estimated number of tokens of `text`, from the texts read so far; 0 before the first."""
+        if not self._bytes:
+            return 0.0
         shortened = text[: self._limits.characters]
-        return min(float(self._limits.tokens), _bytes(shortened) * self._tokens / self._bytes) if self._bytes else 0.0
+        return min(float(self._limits.tokens), _utf8_bytes(shortened) * self._tokens / self._bytes)
 
     def read(
         self,
@@ -82,16 +84,16 @@ class SourceReader:
         truncate: bool,
         pair: Pair = NO_PAIR,
         offsets: bool = False,
-        unwanted: Callable[[], bool] = lambda: False,
+        abandoned: Callable[[], bool] = lambda: False,
     ) -> list[Source]:
-        """The sources of texts that `check` let pass, in their order; `offsets` asks for pieces.
+        """The sources of `texts`, which passed `check`, in order; with pieces if `offsets`.
 
-        Stops early, with fewer sources, once `unwanted` says so. Raises TooLongError.
+        Stops early, with fewer sources, once `abandoned` returns True. Raises TooLongError.
         """
         blank = self._tokenizer.encode("", pair.source, pair.target)
         sources: list[Source] = []
         for index, text in enumerate(texts):
-            if unwanted():
+            if abandoned():
                 break
             sources.append(self._read(index, text, truncate, pair, offsets, blank))
         return sources
@@ -100,7 +102,7 @@ class SourceReader:
         shortened = text[: self._limits.characters]
         pieces = self._tokenizer.encode_pieces(shortened, pair.source, pair.target) if offsets else []
         ids = [piece.id for piece in pieces] if offsets else self._tokenizer.encode(shortened, pair.source, pair.target)
-        self._note(_bytes(shortened), len(ids))
+        self._note(_utf8_bytes(shortened), len(ids))
         limit, closing = self._limits.tokens, self._tokenizer.closing_tokens
         if len(ids) > limit and not truncate:
             raise TooLongError(index, len(ids), limit, "tokens")
@@ -112,11 +114,11 @@ class SourceReader:
         )
 
     def _note(self, size: int, tokens: int) -> None:
-        # Two threads may do so at once; it is an estimate.
+        # Without a lock: two threads may update at once, and an estimate bears the error.
         self._bytes = self._bytes * DECAY + size
         self._tokens = self._tokens * DECAY + tokens
 
 
-def _bytes(text: str) -> int:
-    """As UTF-8, of which a token has about as many in every script."""
+def _utf8_bytes(text: str) -> int:
+    """Length in UTF-8, whose bytes per token vary little between scripts."""
     return len(text.encode(errors="replace"))

@@ -1,9 +1,9 @@
-"""Text in, text or vectors out: the whole of a call, whatever transport brings it.
+"""Translates or embeds the texts of one call with one model, independent of the transport.
 
-check        numbers and names, and how many characters there are
-read         text to tokens, off the event loop where there is much of it
-fly          through the engine, all texts of the call at once
-write        tokens to text
+check        options, languages, number and length of the texts, and the forecast against the deadline
+read         text to tokens; a large call on another thread
+run          through the engine, all texts of the call at once
+write        tokens to text, or states to vectors
 """
 
 import asyncio
@@ -31,20 +31,21 @@ from dragoman.client.values import (
 )
 from dragoman.service.engine.engine import Engine
 from dragoman.service.engine.sequence import Finish, Sequence
-from dragoman.service.errors import InvalidRequestError, ModelFailedError, TooLateError, quoted
+from dragoman.service.errors import DeadlineExceededError, InvalidRequestError, ModelFailedError, quoted
 from dragoman.service.telemetry.metrics import ModelMetrics
 from dragoman.service.translation.languages import resolve_language
+from dragoman.service.translation.options import EmbedOptions, TranslateOptions
 from dragoman.service.translation.pending import PendingCalls, SequenceSpec
 from dragoman.service.translation.pooling import pool
 from dragoman.service.translation.source_reader import Pair, Source, SourceLimits, SourceReader
 
 MAX_INLINE_CHARACTERS = 4096
-"""From here on, text is tokenized on another thread."""
+"""Calls with more text are tokenized on another thread."""
 
 MAX_INLINE_TOKENS = 4096
-"""From here on, output is turned into text on another thread."""
+"""Calls with more output are detokenized on another thread."""
 
-BYTES_PER_NUMBER = 4
+FLOAT_BYTES = 4
 
 FINISH_REASONS: dict[Finish | None, FinishReason] = {
     Finish.END: FinishReason.END,
@@ -56,19 +57,20 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class CallLimits:
-    """What one call may bring, and take away, beside what the model itself can do."""
+class CallSizeLimits:
+    """Bounds on one call that the operator sets, beside the model's own limits."""
 
     texts: int
+    """Texts per call."""
     answer_bytes: int
-    """The vectors of one answer, together."""
+    """Bytes of all vectors in one answer."""
 
 
 class Translator:
-    """One model's answers."""
+    """Translates and embeds texts with one model. Belongs to one event loop."""
 
     def __init__(
-        self, manifest: Manifest, tokenizer: Tokenizer, engine: Engine, limits: CallLimits, metrics: ModelMetrics
+        self, manifest: Manifest, tokenizer: Tokenizer, engine: Engine, limits: CallSizeLimits, metrics: ModelMetrics
     ) -> None:
         self._manifest = manifest
         self._tokenizer = tokenizer
@@ -82,38 +84,23 @@ class Translator:
         )
 
     async def translate(
-        self,
-        texts: Row[str],
-        *,
-        source_language: str = "",
-        target_language: str = "",
-        max_output_tokens: int = 0,
-        truncate: bool = False,
-        scores: bool = True,
-        seconds_left: float | None = None,
+        self, texts: Row[str], options: TranslateOptions, seconds_left: float | None = None
     ) -> TranslateResult:
-        """Translate each text by itself, in their order; a model without a decoder refuses.
+        """Translate each text by itself; results are in the order of `texts`.
 
-        `max_output_tokens` of 0 means the model's own limit, and one beyond that limit means no more; `seconds_left`
-        is what the caller still waits. Raises ServiceError.
+        `seconds_left` is the time to the caller's deadline. Raises ServiceError: InvalidRequestError also where the
+        model only embeds.
         """
         if not self._manifest.translates:
             raise InvalidRequestError("model", f"{quoted(self._manifest.name)} has no decoder: it only embeds")
         deadline = self._deadline(seconds_left)
-        pair = Pair(*self.languages(source_language, target_language))
-        check_output_limit(max_output_tokens)
-        self._reader.check(texts, truncate)
+        pair = Pair(*self.languages(options.source_language, options.target_language))
+        options.check()
+        self._reader.check(texts, options.truncate)
         self._pending.check(max(map(self._reader.likely_tokens, texts)), deadline)
-        sources, tokenize_seconds = await self._read(texts, truncate, pair, False, deadline)
-        rules, prompt = self._manifest.decoding, self._tokenizer.prompt(pair.target)
-        specs = [
-            SequenceSpec(
-                index, source.ids, prompt, rules.output_limit(len(source.ids), max_output_tokens or None), scores
-            )
-            for index, source in enumerate(sources)
-            if not source.blank
-        ]
-        sequences = await self._pending.run(specs, deadline, _leave_alone)
+        sources, tokenize_seconds = await self._read(texts, options.truncate, pair, False, deadline)
+        specs = self._specs(sources, pair, options)
+        sequences = await self._pending.run(specs, deadline, _do_nothing)
         started = time.monotonic()
         outputs = await self._write(sequences)
         self._metrics.translated(len(texts), pair.target, time.monotonic() - started)
@@ -128,38 +115,28 @@ class Translator:
             timings=_timings(sequences, tokenize_seconds),
         )
 
-    async def embed(
-        self,
-        texts: Row[str],
-        *,
-        source_language: str = "",
-        pooling: Pooling | None = None,
-        normalize: bool | None = None,
-        truncate: bool = False,
-        seconds_left: float | None = None,
-    ) -> EmbedResult:
-        """Turn each text into a vector, or with `Pooling.NONE` each of its tokens; a blank one is its end token alone.
+    async def embed(self, texts: Row[str], options: EmbedOptions, seconds_left: float | None = None) -> EmbedResult:
+        """Turn each text into a vector, or with `Pooling.NONE` each of its tokens; a blank text is its end token alone.
 
-        What is None is as the model's checkpoint has it. `seconds_left` is what the caller still waits. Raises
-        ServiceError.
+        `seconds_left` is the time to the caller's deadline. Raises ServiceError.
         """
-        usual = self._manifest.embedding
-        pooling = Pooling(usual.pooling) if pooling is None else pooling
-        normalize = usual.normalize if normalize is None else normalize
+        defaults = self._manifest.embedding
+        pooling = Pooling(defaults.pooling) if options.pooling is None else options.pooling
+        normalize = defaults.normalize if options.normalize is None else options.normalize
         deadline = self._deadline(seconds_left)
-        pair = Pair(*self.languages(source_language, None))
-        self._reader.check(texts, truncate)
+        pair = Pair(*self.languages(options.source_language, None))
+        self._reader.check(texts, options.truncate)
         self._pending.check(0, deadline)
-        sources, tokenize_seconds = await self._read(texts, truncate, pair, pooling is Pooling.NONE, deadline)
+        sources, tokenize_seconds = await self._read(texts, options.truncate, pair, pooling is Pooling.NONE, deadline)
         self._check_answer(sources, pooling)
         vectors: list[NDArray[np.float32]] = [np.empty(0, np.float32)] * len(sources)
 
-        def pool_one(place: int, sequence: Sequence) -> None:
-            # At once, so that the states of a long call are not all kept till its end.
+        def pool_one(index: int, sequence: Sequence) -> None:
+            # At once, so that the states of a long call are not all kept until its end.
             states, sequence.states = sequence.states, None
             if not np.isfinite(states).all():
-                raise ModelFailedError(place, "the encoder's states are not finite")
-            vectors[place] = pool(states, pooling, normalize)
+                raise ModelFailedError(index, "the encoder's states are not finite")
+            vectors[index] = pool(states, pooling, normalize)
 
         specs = [SequenceSpec(index, source.ids, (), 0) for index, source in enumerate(sources)]
         sequences = await self._pending.run(specs, deadline, pool_one)
@@ -173,83 +150,93 @@ class Translator:
         )
 
     def languages(self, source: str, target: str | None) -> tuple[str, ...]:
-        """The model's own names for the languages of a call, with no `target` for the one alone.
+        """The model's own languages for those of a call: source and target, or the source alone if `target` is None.
 
         Raises UnknownLanguageError.
         """
         native, manifest = self._tokenizer.native_codes, self._manifest
-        read = resolve_language("source_language", source, manifest.source_languages, native)
+        own_source = resolve_language("source_language", source, manifest.source_languages, native)
         if target is None:
-            return (read,)
-        return (read, resolve_language("target_language", target, manifest.target_languages, native))
+            return (own_source,)
+        return (own_source, resolve_language("target_language", target, manifest.target_languages, native))
 
     def fail_all(self, reason: str) -> None:
-        """Answer every call that waits for the engine with ModelHungError."""
+        """Fail every call in the engine with ModelHungError."""
         self._pending.fail_all(reason)
 
     def _deadline(self, seconds_left: float | None) -> float | None:
-        """By the engine's clock."""
+        """The deadline on the engine's clock."""
         return None if seconds_left is None else self._engine.clock() + seconds_left
 
-    def _late(self, deadline: float | None) -> bool:
+    def _expired(self, deadline: float | None) -> bool:
         return deadline is not None and self._engine.clock() >= deadline
 
     async def _read(
         self, texts: Row[str], truncate: bool, pair: Pair, offsets: bool, deadline: float | None
     ) -> tuple[list[Source], float]:
-        """The sources of a call that is still worth the work, and the seconds that reading took."""
+        """The sources of a call, and the seconds that reading took.
+
+        Raises DeadlineExceededError if the deadline passes first.
+        """
         started = time.monotonic()
 
-        def read(given_up: Callable[[], bool]) -> list[Source]:
-            return self._reader.read(texts, truncate, pair, offsets, lambda: given_up() or self._late(deadline))
+        def read(abandoned: Callable[[], bool]) -> list[Source]:
+            return self._reader.read(texts, truncate, pair, offsets, lambda: abandoned() or self._expired(deadline))
 
-        sources = await _aside(sum(map(len, texts)) > MAX_INLINE_CHARACTERS, read)
-        if self._late(deadline):
-            raise TooLateError
+        sources = await _off_loop_if(sum(map(len, texts)) > MAX_INLINE_CHARACTERS, read)
+        if self._expired(deadline):
+            raise DeadlineExceededError(work_begun=False)
         seconds = time.monotonic() - started
         self._metrics.tokenized(seconds)
         return sources, seconds
+
+    def _specs(self, sources: Row[Source], pair: Pair, options: TranslateOptions) -> list[SequenceSpec]:
+        """One for each text that is not blank."""
+        rules, prompt = self._manifest.decoding, self._tokenizer.prompt(pair.target)
+        requested = options.max_output_tokens or None
+        return [
+            SequenceSpec(index, source.ids, prompt, rules.output_limit(len(source.ids), requested), options.scores)
+            for index, source in enumerate(sources)
+            if not source.blank
+        ]
 
     async def _write(self, sequences: Row[Sequence]) -> list[str]:
         """The text of each output."""
         rules = self._manifest.decoding
 
-        def write(given_up: Callable[[], bool]) -> list[str]:
-            return [self._tokenizer.decode(_spoken(sequence, rules)) for sequence in sequences if not given_up()]
+        def write(abandoned: Callable[[], bool]) -> list[str]:
+            return [self._tokenizer.decode(_without_end(sequence, rules)) for sequence in sequences if not abandoned()]
 
-        return await _aside(sum(len(sequence.tokens) for sequence in sequences) > MAX_INLINE_TOKENS, write)
+        return await _off_loop_if(sum(len(sequence.tokens) for sequence in sequences) > MAX_INLINE_TOKENS, write)
 
     def _check_answer(self, sources: Row[Source], pooling: Pooling) -> None:
         vectors = sum(len(source.ids) for source in sources) if pooling is Pooling.NONE else len(sources)
-        size = vectors * self._manifest.dimensions.d_model * BYTES_PER_NUMBER
+        size = vectors * self._manifest.dimensions.d_model * FLOAT_BYTES
         if size > self._limits.answer_bytes:
             limit = self._limits.answer_bytes
-            raise InvalidRequestError("texts", f"would be answered by {size} bytes of vectors, the limit is {limit}")
+            raise InvalidRequestError("texts", f"would produce {size} bytes of vectors, the limit is {limit}")
 
 
-def check_output_limit(max_output_tokens: int) -> None:
-    """Raise InvalidRequestError where a call asks for less than no output."""
-    if max_output_tokens < 0:
-        raise InvalidRequestError("max_output_tokens", f"must be at least 0, is {max_output_tokens}")
+async def _off_loop_if(large: bool, work: Callable[[Callable[[], bool]], T]) -> T:
+    """The result of `work`, run on another thread if `large`.
 
-
-async def _aside(much: bool, work: Callable[[Callable[[], bool]], T]) -> T:
-    """The result of `work`, done on another thread if it is `much`; it is told when the caller has gone."""
-    given_up = False
-    if not much:
-        return work(lambda: given_up)
+    `work` is passed a function that returns True once the call is cancelled.
+    """
+    cancelled = False
+    if not large:
+        return work(lambda: cancelled)
     try:
-        return await asyncio.to_thread(work, lambda: given_up)
+        return await asyncio.to_thread(work, lambda: cancelled)
     except asyncio.CancelledError:
-        given_up = True
+        cancelled = True
         raise
 
 
-def _leave_alone(place: int, sequence: Sequence) -> None:
-    """Nothing to do for an output until all are there."""
+def _do_nothing(index: int, sequence: Sequence) -> None:
+    """Outputs are detokenized together, once all are there."""
 
 
-def _spoken(sequence: Sequence, rules: DecodingRules) -> list[int]:
+def _without_end(sequence: Sequence, rules: DecodingRules) -> list[int]:
     """The output without its end token."""
     ended = bool(sequence.tokens) and sequence.tokens[-1] in rules.end_ids
     return sequence.tokens[:-1] if ended else sequence.tokens

@@ -1,4 +1,4 @@
-"""What a connection may do, and for how long it lives."""
+"""Limits of a connection: metadata, age, idle time, concurrent calls and pings."""
 
 import asyncio
 import time
@@ -16,7 +16,7 @@ from tests.support.harness import eventually, serving
 
 
 @pytest.mark.parametrize("size", [5000, 20_000])
-async def test_metadata_beyond_the_bound_is_refused_each_time_and_below_it_never(size: int) -> None:
+async def test_metadata_is_refused_exactly_beyond_the_bound(size: int) -> None:
     settings = ServerSettings(max_metadata_bytes=8192)
     async with serving(settings=settings) as running, grpc.aio.insecure_channel(running.address) as channel:
         method = rpc.TranslationServiceStub(channel).GetInfo
@@ -26,7 +26,7 @@ async def test_metadata_beyond_the_bound_is_refused_each_time_and_below_it_never
     assert codes == {grpc.StatusCode.OK if size < 8192 else grpc.StatusCode.RESOURCE_EXHAUSTED}
 
 
-async def test_calls_go_on_when_their_connection_has_reached_its_age_or_was_idle() -> None:
+async def test_calls_survive_the_age_and_idle_limits() -> None:
     settings = ServerSettings(repetition_tokens=0, connection_age_seconds=1, connection_idle_seconds=1)
     async with serving(settings=settings) as running, running.client() as client:
         until = time.monotonic() + 3
@@ -36,7 +36,7 @@ async def test_calls_go_on_when_their_connection_has_reached_its_age_or_was_idle
         assert (await client.translate(["kite"])).texts == ("kite",)
 
 
-async def test_calls_beyond_those_of_one_connection_wait_at_the_caller() -> None:
+async def test_excess_calls_of_one_connection_wait_at_the_caller() -> None:
     runner, settings = FakeRunner(), ServerSettings(connection_calls=1)
     async with serving(runner, settings=settings) as running, running.client() as client:
         runner.gate.clear()
@@ -48,11 +48,11 @@ async def test_calls_beyond_those_of_one_connection_wait_at_the_caller() -> None
         assert [(await call).texts for call in calls] == [("kite",), ("boat",)]
 
 
-@pytest.mark.parametrize(("least_seconds", "stays"), [(1, True), (3, False)])
-async def test_a_connection_may_be_pinged_that_often_without_calls(
-    least_seconds: int, stays: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("min_seconds", "stays_open"), [(1, True), (3, False)])
+async def test_pings_faster_than_the_minimum_close_the_connection(
+    min_seconds: int, stays_open: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transport, "MIN_PING_SECONDS", least_seconds)
+    monkeypatch.setattr(transport, "MIN_PING_SECONDS", min_seconds)
     options = [
         ("grpc.keepalive_time_ms", 1500),
         ("grpc.keepalive_permit_without_calls", 1),
@@ -62,5 +62,5 @@ async def test_a_connection_may_be_pinged_that_often_without_calls(
         await channel.channel_ready()
         changed = asyncio.create_task(channel.wait_for_state_change(grpc.ChannelConnectivity.READY))
         done, _ = await asyncio.wait({changed}, timeout=7)
-        assert bool(done) is not stays
+        assert bool(done) is not stays_open
         changed.cancel()

@@ -1,4 +1,4 @@
-"""What callers are told when a call cannot be answered."""
+"""Status, details and metrics of calls that get no answer."""
 
 import asyncio
 import logging
@@ -76,7 +76,7 @@ def details(error: grpc.aio.AioRpcError) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("message", [b"\x0a\x01\xff", b"\x0a\x03\xed\xa0\x80", b"\xff"])
-async def test_bytes_that_are_no_request_are_the_callers_fault(message: bytes) -> None:
+async def test_a_malformed_message_is_an_invalid_argument(message: bytes) -> None:
     async with serving() as running:
         async with grpc.aio.insecure_channel(running.address) as channel:
             method: Any = channel.unary_unary("/dragoman.v1.TranslationService/Translate")
@@ -84,30 +84,28 @@ async def test_bytes_that_are_no_request_are_the_callers_fault(message: bytes) -
                 await method(message)
         assert running.value("dragoman_refused_total", reason="bad_request") == 1
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert caught.value.details() == "request cannot be read: it is damaged, or holds text that is not UTF-8"
+    assert caught.value.details() == "request cannot be parsed: it is malformed, or holds text that is not UTF-8"
 
 
 @pytest.mark.parametrize(("request_", "field", "message", "reason"), BAD_REQUESTS)
-async def test_a_bad_request_is_told_what_is_wrong_with_it(
-    request_: Any, field: str, message: str, reason: str
-) -> None:
+async def test_a_bad_request_names_field_and_fault(request_: Any, field: str, message: str, reason: str) -> None:
     async with serving(settings=ServerSettings(max_texts=5)) as running:
         error = await failure(running, request_)
         assert running.value("dragoman_refused_total", reason=reason) == 1
         assert running.runner.batches == []
     assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
-    words = error.details()
-    assert words
-    assert message in words
-    assert words.isascii()
-    assert SECRET not in words
+    shown = error.details()
+    assert shown
+    assert message in shown
+    assert shown.isascii()
+    assert SECRET not in shown
     (detail,) = details(error)
     bad = error_details_pb2.BadRequest()
     assert detail.Unpack(bad)
     assert [violation.field for violation in bad.field_violations] == [field]
 
 
-async def test_an_unknown_model_is_not_found_and_the_models_are_listed() -> None:
+async def test_an_unknown_model_is_not_found_and_lists_the_models() -> None:
     async with serving() as running:
         error = await failure(running, T(texts=["a"], model="nope\n" * 100))
     assert error.code() is grpc.StatusCode.NOT_FOUND
@@ -116,7 +114,7 @@ async def test_an_unknown_model_is_not_found_and_the_models_are_listed() -> None
     )
 
 
-async def test_one_bad_request_leaves_the_others_alone() -> None:
+async def test_a_bad_request_does_not_affect_other_calls() -> None:
     async with serving() as running, running.client() as client:
         good = [asyncio.create_task(client.translate([f"kite {number}"])) for number in range(10)]
         await failure(running, T(texts=["." * (MAX_CHARACTERS + 1)]))
@@ -131,7 +129,7 @@ async def test_a_text_of_megabytes_is_refused_fast() -> None:
     assert error.details() == "texts[0] has 1000000 characters, the limit is 200; shorten it or set truncate"
 
 
-async def test_a_message_beyond_the_bound_is_refused_and_the_next_call_is_answered() -> None:
+async def test_an_oversized_message_is_refused_but_not_the_next_call() -> None:
     async with serving(settings=ServerSettings(max_message_bytes=10_000)) as running, running.client() as client:
         with pytest.raises(OverloadedError, match="larger than max") as caught:
             await client.translate(["x" * 10_001])
@@ -139,7 +137,7 @@ async def test_a_message_beyond_the_bound_is_refused_and_the_next_call_is_answer
         assert (await client.translate(["kite"])).texts == ("kite",)
 
 
-async def test_a_full_queue_says_when_to_come_again() -> None:
+async def test_a_full_queue_gives_a_retry_delay() -> None:
     runner = FakeRunner()
     settings = ServerSettings(max_rows=1, queue_sequences=2)
     async with serving(runner, settings=settings) as running, running.client() as client:
@@ -164,7 +162,7 @@ async def test_a_full_queue_says_when_to_come_again() -> None:
     assert caught.value.retry_after_seconds == 1
 
 
-async def test_a_deadline_that_passes_is_told_and_counted() -> None:
+async def test_a_missed_deadline_is_reported_and_counted() -> None:
     endless = FakeRunner(endless=(token_of("kite"),))
     async with serving(endless, manifest(max_output_tokens=10**9)) as running, running.client() as client:
         with pytest.raises(TimedOutError):
@@ -175,7 +173,7 @@ async def test_a_deadline_that_passes_is_told_and_counted() -> None:
         assert running.value("dragoman_active_rows", model="fake") == 0
 
 
-async def test_no_call_lasts_longer_than_the_server_lets_any() -> None:
+async def test_a_call_ends_at_the_server_s_time_limit() -> None:
     endless, settings = FakeRunner(endless=(token_of("kite"),)), ServerSettings(max_call_seconds=1, repetition_tokens=0)
     async with (
         serving(endless, manifest(max_output_tokens=10**9), settings) as running,
@@ -186,14 +184,14 @@ async def test_no_call_lasts_longer_than_the_server_lets_any() -> None:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 await stub.Translate(pb.TranslateRequest(texts=["kite", "kite"]))
         assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-        assert caught.value.details() == "the call took longer than 1 s, the server's limit; send less at once"
+        assert caught.value.details() == "the call exceeded the server's time limit of 1 s; send fewer texts per call"
         assert handled(running, "DEADLINE_EXCEEDED") == 1
         await eventually(lambda: running.value("dragoman_active_rows", model="fake") == 0)
         assert running.value("dragoman_tokens_total", model="fake", kind="wasted") > 0
 
 
 @pytest.mark.parametrize("method", ["/dragoman.v1.TranslationService/Translate", "/grpc.health.v1.Health/Check"])
-async def test_nor_does_one_whose_message_never_comes(method: str) -> None:
+async def test_a_call_without_a_message_ends_at_the_time_limit(method: str) -> None:
     async with (
         serving(settings=ServerSettings(max_call_seconds=1)) as running,
         grpc.aio.insecure_channel(running.address) as channel,
@@ -206,7 +204,7 @@ async def test_nor_does_one_whose_message_never_comes(method: str) -> None:
         assert handled(running, "DEADLINE_EXCEEDED") == method.startswith("/dragoman")
 
 
-async def test_a_row_of_nan_fails_its_own_call_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_row_of_nan_fails_its_own_call_alone(caplog: pytest.LogCaptureFixture) -> None:
     runner = FakeRunner(poison=(token_of("boat"),))
     async with serving(runner) as running, running.client() as client:
         calls = [client.translate([text]) for text in ("kite", "red boat", "bird", "boat", "tree")]
@@ -222,7 +220,7 @@ async def test_a_row_of_nan_fails_its_own_call_and_nothing_else(caplog: pytest.L
     assert "boat" not in caplog.text
 
 
-async def test_a_fault_of_the_runtime_is_in_the_log_and_not_in_the_answer(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_runtime_error_is_logged_but_not_sent_to_the_caller(caplog: pytest.LogCaptureFixture) -> None:
     runner = FakeRunner(broken=(token_of("boat"),))
     async with serving(runner) as running, running.client() as client:
         calls = [client.translate([text]) for text in ("kite", "red boat", "bird")]
@@ -239,7 +237,7 @@ async def test_a_fault_of_the_runtime_is_in_the_log_and_not_in_the_answer(caplog
 
 
 @pytest.mark.parametrize("request_", [T(texts=["kite", "boat"]), E(texts=["kite", "boat"])], ids=["Translate", "Embed"])
-async def test_memory_that_is_refused_for_one_text_alone_is_told_and_one_may_come_again(request_: Any) -> None:
+async def test_memory_refused_for_one_text_allows_a_retry(request_: Any) -> None:
     runner = FakeRunner()
     runner.most_rows = 0
     async with serving(runner) as running, running.client() as client:
@@ -248,11 +246,11 @@ async def test_memory_that_is_refused_for_one_text_alone_is_told_and_one_may_com
         runner.most_rows = 1
         assert (await client.translate(["kite", "boat"])).texts == ("kite", "boat")
     assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert error.details() == "the server has not enough memory for texts[0]; come again in 1 s"
+    assert error.details() == "not enough memory for texts[0]; retry in 1 s"
     assert dict(error.trailing_metadata())["grpc-retry-pushback-ms"] == "1000"
 
 
-async def test_a_fault_of_our_own_is_internal_and_in_the_log(
+async def test_an_unexpected_error_is_internal_and_logged(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with serving() as running, running.client() as client:
@@ -260,7 +258,7 @@ async def test_a_fault_of_our_own_is_internal_and_in_the_log(
         with caplog.at_level(logging.ERROR), pytest.raises(ServerError) as caught:
             await client.translate(["kite"])
         assert handled(running, "INTERNAL") == 1
-    assert str(caught.value) == "the server failed; its log says why"
+    assert str(caught.value) == "internal error; see the server's log"
     assert "ZeroDivisionError" in caplog.text
 
 

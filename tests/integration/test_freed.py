@@ -1,6 +1,6 @@
-"""Whatever became of a call, what it held is freed with it, and nothing is left for Python's search for cycles.
+"""A call frees its objects when it ends, with or without an error, and leaves no reference cycles.
 
-That search stops all calls, and at overload most of them end with an error.
+Python's cycle collector stops all calls, and at overload most of them end with an error.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ METHOD = "/dragoman.v1.TranslationService/Translate"
 Channel = grpc.aio.Channel
 
 TIMES = 3
-"""Each call is made so often."""
+"""Repetitions of each call."""
 
 
 def translate(*texts: str, timeout: float | None = None, **others: Any) -> Callable[[Channel], Awaitable[Any]]:
@@ -40,8 +40,8 @@ def translate(*texts: str, timeout: float | None = None, **others: Any) -> Calla
 
 def raw(method: str, message: bytes) -> Callable[[Channel], Awaitable[Any]]:
     def call(channel: Channel) -> Awaitable[Any]:
-        asked: Any = channel.unary_unary(method)
-        answer: Awaitable[Any] = asked(message)
+        multi_callable: Any = channel.unary_unary(method)
+        answer: Awaitable[Any] = multi_callable(message)
         return answer
 
     return call
@@ -65,7 +65,7 @@ CALLS: dict[str, tuple[grpc.StatusCode, Callable[[Channel], Awaitable[Any]]]] = 
         grpc.StatusCode.OK,
         lambda channel: rpc.TranslationServiceStub(channel).Embed(pb.EmbedRequest(texts=["bird"])),
     ),
-    "told": (grpc.StatusCode.OK, lambda channel: rpc.TranslationServiceStub(channel).GetInfo(pb.GetInfoRequest())),
+    "informed": (grpc.StatusCode.OK, lambda channel: rpc.TranslationServiceStub(channel).GetInfo(pb.GetInfoRequest())),
     "healthy": (grpc.StatusCode.OK, lambda channel: health(channel).Check(health_pb2.HealthCheckRequest())),
     "of unknown health": (
         grpc.StatusCode.NOT_FOUND,
@@ -95,7 +95,7 @@ async def code_of(call: Awaitable[Any]) -> grpc.StatusCode:
 
 @contextmanager
 def cycles() -> Iterator[list[str]]:
-    """Holds in the end what the service left in cycles meanwhile, by name."""
+    """Yields a list that finally holds the names of the service's objects left in cycles."""
     found: list[str] = []
     gc.collect()
     gc.disable()
@@ -110,17 +110,17 @@ def cycles() -> Iterator[list[str]]:
         gc.enable()
 
 
-def _name(thing: object) -> str:
-    """Nothing for what is not the service's."""
-    if isinstance(thing, FrameType):
-        module, name = thing.f_globals.get("__name__", ""), thing.f_code.co_qualname
+def _name(garbage: object) -> str:
+    """Its qualified name; empty for an object that is not the service's."""
+    if isinstance(garbage, FrameType):
+        module, name = garbage.f_globals.get("__name__", ""), garbage.f_code.co_qualname
     else:
-        module, name = type(thing).__module__, type(thing).__qualname__
+        module, name = type(garbage).__module__, type(garbage).__qualname__
     return f"{module}.{name}" if module.startswith(("dragoman.service.", "dragoman.v1.")) else ""
 
 
 async def left_by(call: Callable[[], Awaitable[Any]], code: grpc.StatusCode, running: Running) -> list[str]:
-    """What such calls left, after a first one."""
+    """Objects left in cycles by TIMES calls, after a first one."""
     with cycles() as found:
         for _ in range(TIMES):
             assert await code_of(call()) is code
@@ -130,7 +130,7 @@ async def left_by(call: Callable[[], Awaitable[Any]], code: grpc.StatusCode, run
 
 
 @pytest.mark.parametrize("kind", CALLS)
-async def test_a_call_leaves_nothing(kind: str) -> None:
+async def test_a_call_leaves_no_cycles(kind: str) -> None:
     code, call = CALLS[kind]
     runner = FakeRunner(endless=(token_of(ENDLESS),), broken=(token_of(BROKEN),))
     async with (
@@ -141,17 +141,17 @@ async def test_a_call_leaves_nothing(kind: str) -> None:
         assert await left_by(lambda: call(channel), code, running) == []
 
 
-async def test_a_call_without_a_token_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_call_without_a_token_leaves_no_cycles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DRAGOMAN_TOKENS", "a-token-of-the-tests")
     async with serving(settings=ServerSettings()) as running, grpc.aio.insecure_channel(running.address) as channel:
         call = CALLS["translated"][1]
         assert await left_by(lambda: call(channel), grpc.StatusCode.UNAUTHENTICATED, running) == []
 
 
-async def test_a_call_that_is_refused_at_overload_leaves_nothing() -> None:
+async def test_a_call_refused_at_overload_leaves_no_cycles() -> None:
     async with crowded() as (running, _), grpc.aio.insecure_channel(running.address) as channel:
-        hopeless = translate(text_of(20), timeout=0.3)
+        unreachable = translate(text_of(20), timeout=0.3)
         with cycles() as found:
             for _ in range(TIMES):
-                assert await code_of(hopeless(channel)) is grpc.StatusCode.RESOURCE_EXHAUSTED
+                assert await code_of(unreachable(channel)) is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert found == []

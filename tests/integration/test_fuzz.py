@@ -37,7 +37,7 @@ async def test_bytes_that_are_no_message_are_the_callers_fault_of_any_service(
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await call.read()
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert caught.value.details() == "request cannot be read: it is damaged, or holds text that is not UTF-8"
+    assert caught.value.details() == "request cannot be parsed: it is malformed, or holds text that is not UTF-8"
     assert not caplog.records
 
 

@@ -17,7 +17,7 @@ from tests.support.harness import Running, eventually, fetch, health, serving
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
-HANGING = "^the model does not answer; the server serves again when it does$"
+HANGING = "^the model does not answer; serving resumes when it does$"
 
 
 class Clock:

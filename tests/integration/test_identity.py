@@ -1,4 +1,4 @@
-"""Who is let in: TLS, tokens, and what of it stays unsaid."""
+"""TLS, tokens, and secrets that stay out of logs, metrics and errors."""
 
 import asyncio
 import dataclasses
@@ -48,7 +48,7 @@ from tests.support.harness import (
 TOKEN, OTHER = "a-token-of-the-tests", "another-token-of-them"
 
 TOO_LONG = ("zebra boat " * (MAX_SOURCE_TOKENS // 2), "zebra " * MAX_CHARACTERS)
-"""In tokens, and in characters."""
+"""Too long in tokens, and in characters."""
 
 
 @pytest.fixture
@@ -95,22 +95,20 @@ async def translates(running: Running, tls: Tls | None = None, token: str = "") 
 # --- TLS
 
 
-async def test_callers_who_trust_the_authority_are_answered_over_tls(
-    tls_settings: ServerSettings, authority: Pair
-) -> None:
+async def test_callers_that_trust_the_authority_are_answered(tls_settings: ServerSettings, authority: Pair) -> None:
     async with serving(settings=tls_settings) as running:
         assert await translates(running, Tls(authority.certificate))
         assert await translates(running, Tls(authority.certificate, server_name="own.test"))
 
 
-async def test_callers_without_tls_or_trust_are_not(tls_settings: ServerSettings, authority: Pair) -> None:
+async def test_callers_without_tls_or_trust_are_refused(tls_settings: ServerSettings, authority: Pair) -> None:
     async with serving(settings=tls_settings) as running:
         for tls in (None, Tls(), Tls(authority.certificate, server_name="somebody.else")):
             with pytest.raises(UnavailableError):
                 await translates(running, tls)
 
 
-async def test_with_mutual_tls_only_callers_with_a_signed_certificate_are_answered(
+async def test_mutual_tls_requires_a_signed_client_certificate(
     tmp_path: Path, tls_settings: ServerSettings, authority: Pair
 ) -> None:
     settings = dataclasses.replace(tls_settings, tls_client_ca=str(authority.certificate))
@@ -125,13 +123,13 @@ async def test_with_mutual_tls_only_callers_with_a_signed_certificate_are_answer
                 await translates(running, tls)
 
 
-async def test_a_replaced_certificate_is_shown_from_the_next_connection_on(
+async def test_a_replaced_certificate_is_used_for_new_connections(
     tmp_path: Path, own: Pair, tls_settings: ServerSettings, authority: Pair, caplog: pytest.LogCaptureFixture
 ) -> None:
     before, after = Tls(authority.certificate, server_name="own.test"), make_pair(tmp_path, "after", authority)
     async with serving(settings=tls_settings) as running, client(running, before) as early:
         await early.translate(["kite"])
-        # The key does not fit yet: half of a replacement changes nothing.
+        # The key does not match yet: half of a replacement changes nothing.
         shutil.copy(after.certificate, own.certificate)
         assert await translates(running, before)
         assert "not read anew" in caplog.text
@@ -143,7 +141,7 @@ async def test_a_replaced_certificate_is_shown_from_the_next_connection_on(
 
 
 @pytest.mark.parametrize("fault", ["missing", "mismatch", "garbage", "no key", "no certificate"])
-def test_files_that_do_not_serve_are_named_at_the_start(tmp_path: Path, own: Pair, authority: Pair, fault: str) -> None:
+def test_faulty_tls_files_are_named_at_the_start(tmp_path: Path, own: Pair, authority: Pair, fault: str) -> None:
     certificate, key, named = str(own.certificate), str(own.key), str(own.certificate)
     match fault:
         case "missing":
@@ -163,19 +161,20 @@ def test_files_that_do_not_serve_are_named_at_the_start(tmp_path: Path, own: Pai
 # --- tokens
 
 
-async def test_a_token_opens_what_is_closed_without_one(closed: ServerSettings) -> None:
+async def test_every_method_requires_a_known_token(closed: ServerSettings) -> None:
     async with serving(settings=closed) as running:
         assert await translates(running, token=TOKEN)
-        async with client(running) as nobody, client(running, token=OTHER) as stranger:
-            for caller, told in ((nobody, "a bearer token is needed"), (stranger, "the bearer token is not known")):
+        async with client(running) as anonymous, client(running, token=OTHER) as stranger:
+            missing, unknown = "a bearer token is required", "the bearer token is not known"
+            for caller, message in ((anonymous, missing), (stranger, unknown)):
                 for call in (caller.translate(["kite"]), caller.embed(["kite"]), caller.info()):
-                    with pytest.raises(UnauthenticatedError, match=f"^{told}$"):
+                    with pytest.raises(UnauthenticatedError, match=f"^{message}$"):
                         await call
         assert running.value("dragoman_refused_total", reason="unauthenticated") == 6
         assert unauthenticated(running) == 6
 
 
-async def test_health_is_open_and_reflection_is_not(closed: ServerSettings) -> None:
+async def test_health_needs_no_token_but_reflection_does(closed: ServerSettings) -> None:
     async with serving(settings=closed) as running, grpc.aio.insecure_channel(running.address) as channel:
         answer = await health(channel).Check(health_pb2.HealthCheckRequest(service=""))
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
@@ -199,14 +198,14 @@ async def test_tokens_are_replaced_while_the_server_runs(closed: ServerSettings,
         await other.info()
         with pytest.raises(UnauthenticatedError):
             await translates(running, token=TOKEN)
-        # A file that lost its tokens must not open the server, nor shut it.
+        # An emptied file must neither open the server nor shut out every caller.
         write(tokens_file, "")
         await other.info()
         with pytest.raises(UnauthenticatedError):
             await translates(running)
 
 
-async def test_a_token_of_the_environment_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_tokens_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DRAGOMAN_TOKENS", f"{TOKEN} {OTHER}")
     async with serving() as running:
         assert await translates(running, token=OTHER)
@@ -214,7 +213,7 @@ async def test_a_token_of_the_environment_counts(monkeypatch: pytest.MonkeyPatch
             await translates(running)
 
 
-async def test_calls_beyond_the_rate_of_their_token_are_told_when_to_come_again(closed: ServerSettings) -> None:
+async def test_calls_beyond_the_rate_get_a_retry_delay(closed: ServerSettings) -> None:
     settings = dataclasses.replace(closed, token_calls_per_second=1)
     async with serving(settings=settings) as running, grpc.aio.insecure_channel(running.address) as channel:
         method = rpc.TranslationServiceStub(channel).GetInfo
@@ -229,7 +228,7 @@ async def test_calls_beyond_the_rate_of_their_token_are_told_when_to_come_again(
     assert 0 < retry.retry_delay.ToMilliseconds() <= 1000
 
 
-async def test_calls_beyond_the_number_of_their_token_are_refused(closed: ServerSettings, tokens_file: Path) -> None:
+async def test_concurrent_calls_of_a_token_are_bounded(closed: ServerSettings, tokens_file: Path) -> None:
     write(tokens_file, f"{TOKEN}\n{OTHER}\n")
     runner = FakeRunner()
     settings = dataclasses.replace(closed, token_calls=1)
@@ -246,7 +245,7 @@ async def test_calls_beyond_the_number_of_their_token_are_refused(closed: Server
         assert await translates(running, token=TOKEN)
 
 
-async def test_a_call_that_has_not_sent_its_message_is_one_of_its_token_s(closed: ServerSettings) -> None:
+async def test_a_call_counts_before_its_message_arrives(closed: ServerSettings) -> None:
     settings = dataclasses.replace(closed, token_calls=1)
     async with (
         serving(settings=settings) as running,
@@ -265,7 +264,7 @@ async def test_a_call_that_has_not_sent_its_message_is_one_of_its_token_s(closed
 
 
 @pytest.mark.parametrize("token", ["two words", "a\nb", "s\u00e9cret"])
-def test_what_cannot_be_a_token_is_told_without_it(token: str) -> None:
+def test_an_invalid_token_is_not_repeated_in_the_error(token: str) -> None:
     with pytest.raises(ValueError, match="^token must be of printable ASCII without spaces$"):
         Client(token=token)
 
@@ -289,11 +288,11 @@ async def test_the_command_line_takes_certificates_and_token(
         refused = await asyncio.to_thread(dragoman, *options)
         half = await asyncio.to_thread(dragoman, *options[:4])
     assert (answered.stdout, answered_too.stdout) == ("kite\n", "kite\n")
-    assert refused.stderr == "Error: a bearer token is needed\n"
+    assert refused.stderr == "Error: a bearer token is required\n"
     assert half.stderr.startswith("Error: --client-certificate and --client-key go together")
 
 
-async def test_nothing_of_the_caller_is_in_logs_metrics_or_errors(
+async def test_texts_and_callers_stay_out_of_logs_metrics_and_errors(
     closed: ServerSettings, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -319,14 +318,14 @@ async def test_nothing_of_the_caller_is_in_logs_metrics_or_errors(
         *(f"{method} {name}" for method in ("Translate", "Embed") for name in ("INTERNAL", "INVALID_ARGUMENT")),
         "Translate UNAUTHENTICATED",
     }
-    # Whoever wrote the line; its traceback, if it has one, stands in the text alone.
-    said = "\n".join((scraped, caplog.text, *map(str, errors), *map(str, map(vars, caplog.records))))
+    # Log lines of every logger; tracebacks stand only in the captured text.
+    written = "\n".join((scraped, caplog.text, *map(str, errors), *map(str, map(vars, caplog.records))))
     for secret in (TOKEN, OTHER, "zebra", "boat", "127.0.0.1"):
-        assert secret not in said
+        assert secret not in written
 
 
 @pytest.mark.parametrize("log_texts", [True, False], ids=["on", "off"])
-async def test_texts_are_in_the_log_only_where_the_settings_say_so(
+async def test_texts_are_logged_only_if_the_settings_ask_for_it(
     log_texts: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -336,7 +335,7 @@ async def test_texts_are_in_the_log_only_where_the_settings_say_so(
         await caller.embed(["old tree"])
         with pytest.raises(ClientError):
             await caller.translate(["bird " * MAX_SOURCE_TOKENS])
-        # The line of a call is written after the caller has its answer.
+        # The log line follows the answer.
         await eventually(lambda: len(call_lines(caplog)) == 3)
     texts = {"sources", "translations", "pivot_translations"}
     found = [{name: value for name, value in line.items() if name in texts} for line in call_lines(caplog)]
@@ -348,12 +347,12 @@ async def test_texts_are_in_the_log_only_where_the_settings_say_so(
         ]
     else:
         assert found == [{}, {}, {}]
-        said = "\n".join((caplog.text, *map(str, map(vars, caplog.records))))
-        assert not [word for word in ("kite", "boat", "tree", "bird") if word in said]
+        written = "\n".join((caplog.text, *map(str, map(vars, caplog.records))))
+        assert not [word for word in ("kite", "boat", "tree", "bird") if word in written]
 
 
 def call_lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
-    """The fields of each call's line so far."""
+    """Fields of the call log lines so far."""
     return [vars(record)["fields"] for record in caplog.records if record.name == "dragoman.calls"]
 
 

@@ -1,4 +1,4 @@
-"""Calls that go through a third language, by two models of one server."""
+"""Calls through a pivot language, by two models of one server."""
 
 import asyncio
 import logging
@@ -32,7 +32,7 @@ DIRECT = manifest(name="fr-de", source_languages=("fr",), target_languages=("de"
 THROUGH_ENGLISH = ServerSettings(pivot="en", repetition_tokens=0)
 
 
-async def test_two_models_go_together_where_none_goes_alone_and_the_reply_tells_all_of_it() -> None:
+async def test_two_models_cover_a_pair_and_the_reply_has_both_legs() -> None:
     models = ((FakeRunner(), FIRST), (Backwards(), SECOND))
     async with several(*models, settings=THROUGH_ENGLISH) as running, running.client() as client:
         result = await client.translate(["old red kite", " ", "boat"], source="fr-CA", to="de", request_id="mine")
@@ -49,19 +49,19 @@ async def test_two_models_go_together_where_none_goes_alone_and_the_reply_tells_
         for name, language in (("fr-en", "en"), ("en-de", "de")):
             labels = {"model": name, "operation": "translate", "target_language": language}
             assert running.value("dragoman_texts_total", **labels) == 3
-        silent = await client.translate(["kite"], source="fr", to="de", scores=False)
-        assert silent.pivot
-        assert (silent.translations[0].score, silent.pivot.translations[0].score) == (None, None)
+        unscored = await client.translate(["kite"], source="fr", to="de", scores=False)
+        assert unscored.pivot
+        assert (unscored.translations[0].score, unscored.pivot.translations[0].score) == (None, None)
 
 
-async def test_nothing_goes_through_a_third_language_unasked() -> None:
+async def test_there_is_no_pivot_by_default() -> None:
     async with several((FakeRunner(), FIRST), (FakeRunner(), SECOND)) as running, running.client() as client:
         with pytest.raises(InvalidArgumentError, match="'de' from 'fr' is not offered"):
             await client.translate(["kite"], source="fr", to="de")
         assert (await client.info()).pivot_language == ""
 
 
-async def test_a_model_that_goes_alone_or_is_named_is_never_left_for_two() -> None:
+async def test_a_direct_or_named_model_is_preferred_to_two() -> None:
     models = ((FakeRunner(), FIRST), (FakeRunner(), SECOND), (Backwards(), DIRECT))
     async with several(*models, settings=THROUGH_ENGLISH) as running, running.client() as client:
         result = await client.translate(["red kite"], source="fr", to="de")
@@ -72,7 +72,7 @@ async def test_a_model_that_goes_alone_or_is_named_is_never_left_for_two() -> No
             await client.translate(["kite"], source="fr", to="de", model="nope")
 
 
-async def test_an_end_that_the_first_model_did_not_come_to_is_not_hidden() -> None:
+async def test_the_first_model_s_finish_reason_is_reported() -> None:
     models = ((FakeRunner(endless=(token_of("dog"),)), SHORT), (FakeRunner(), SECOND))
     async with several(*models, settings=THROUGH_ENGLISH) as running, running.client() as client:
         result = await client.translate(["dog", "kite"], source="fr", to="de")
@@ -81,7 +81,7 @@ async def test_an_end_that_the_first_model_did_not_come_to_is_not_hidden() -> No
         assert result.pivot.translations[0].finish_reason is FinishReason.LENGTH
 
 
-async def test_the_limit_of_a_call_is_for_what_is_written_in_the_end() -> None:
+async def test_the_output_limit_applies_to_the_second_model_alone() -> None:
     models = ((FakeRunner(), FIRST), (FakeRunner(), SECOND))
     async with several(*models, settings=THROUGH_ENGLISH) as running, running.client() as client:
         result = await client.translate(["old red kite"], source="fr", to="de", max_output_tokens=2)
@@ -90,10 +90,10 @@ async def test_the_limit_of_a_call_is_for_what_is_written_in_the_end() -> None:
         assert result.pivot.translations[0].text == "old red kite"
         with pytest.raises(InvalidArgumentError, match="max_output_tokens must be at least 0, is -1"):
             await client.translate(["kite"], source="fr", to="de", max_output_tokens=-1)
-        assert running.value("dragoman_finished_total", model="fr-en", reason="end") == 1, "asked for nothing in vain"
+        assert running.value("dragoman_finished_total", model="fr-en", reason="end") == 1, "the bad call never ran"
 
 
-async def test_a_text_too_long_for_the_second_model_is_refused_or_cut_and_told() -> None:
+async def test_a_text_too_long_for_the_second_model_is_refused_or_cut() -> None:
     models = ((FakeRunner(endless=(token_of("dog"),)), FIRST), (FakeRunner(), SECOND))
     async with several(*models, settings=THROUGH_ENGLISH) as running, running.client() as client:
         with pytest.raises(InvalidArgumentError, match=r"texts\[1\] in 'en' has 49 tokens, the limit is 24; shorten"):
@@ -106,10 +106,10 @@ async def test_a_text_too_long_for_the_second_model_is_refused_or_cut_and_told()
         assert [each.source_truncated for each in result.pivot.translations] == [False, False, True]
 
 
-async def test_a_deadline_is_for_both_and_what_is_cancelled_ends_in_either() -> None:
+async def test_deadline_and_cancellation_cover_both_models() -> None:
     second = FakeRunner()
     models = ((FakeRunner(), FIRST), (second, SECOND))
-    # Two lanes: the first model works while the second one stands still.
+    # Two lanes, so that the first model can run while the second is stopped at its gate.
     settings = ServerSettings(pivot="en", repetition_tokens=0, lanes=2)
     async with several(*models, settings=settings) as running, running.client() as client:
         second.gate.clear()
@@ -121,11 +121,11 @@ async def test_a_deadline_is_for_both_and_what_is_cancelled_ends_in_either() -> 
         labels = {"grpc_type": "unary", "grpc_service": SERVICE, "grpc_method": "Translate", "grpc_code": "CANCELLED"}
         await eventually(lambda: running.value("grpc_server_handled_total", **labels) == 1)
         second.gate.set()
-        left = [{"model": "en-de", "reason": reason} for reason in ("deadline", "cancelled")]
-        await eventually(lambda: sum(running.value("dragoman_finished_total", **each) for each in left) == 2)
+        ended = [{"model": "en-de", "reason": reason} for reason in ("deadline", "cancelled")]
+        await eventually(lambda: sum(running.value("dragoman_finished_total", **each) for each in ended) == 2)
 
 
-async def test_a_full_queue_refuses_the_second_half_of_the_way_as_well() -> None:
+async def test_a_full_queue_refuses_the_second_leg() -> None:
     second = FakeRunner()
     models = ((FakeRunner(), FIRST), (second, SECOND))
     settings = ServerSettings(pivot="en", repetition_tokens=0, lanes=2, max_rows=1, queue_sequences=1)
@@ -142,7 +142,7 @@ async def test_a_full_queue_refuses_the_second_half_of_the_way_as_well() -> None
         await asyncio.gather(*calls)
 
 
-async def test_a_model_that_does_not_answer_refuses_the_call_before_the_other_has_worked_for_it() -> None:
+async def test_a_broken_second_model_refuses_before_the_first_works() -> None:
     models = ((FakeRunner(), FIRST), (FakeRunner(), SECOND))
     async with several(*models, settings=THROUGH_ENGLISH) as running, running.client() as client:
         await asyncio.to_thread(running.server.models["en-de"].engine.stop)
@@ -152,20 +152,20 @@ async def test_a_model_that_does_not_answer_refuses_the_call_before_the_other_ha
         assert running.value("dragoman_finished_total", model="fr-en", reason="end") == 0
 
 
-async def test_a_pivot_that_no_model_knows_is_refused_at_start() -> None:
+async def test_a_pivot_unknown_to_every_model_is_refused_at_start() -> None:
     with pytest.raises(StartupError, match=r"^pivot is 'xx', a language of no model; there are de, en, fr$"):
         Server(loopback(ServerSettings(pivot="xx")), FIRST, SECOND)
 
 
-async def test_the_server_the_command_line_and_the_log_tell_of_it(caplog: pytest.LogCaptureFixture) -> None:
+async def test_command_line_and_call_log_show_the_pivot(caplog: pytest.LogCaptureFixture) -> None:
     models = ((FakeRunner(), FIRST), (FakeRunner(), SECOND))
     caplog.set_level(logging.INFO, "dragoman.calls")
     async with several(*models, settings=THROUGH_ENGLISH) as running:
         command = ("translate", "--from", "fr", "--to", "de", "--max-output-tokens", "1")
-        told = await dragoman(running, *command, stdin="kite\nred kite\n")
+        translated = await dragoman(running, *command, stdin="kite\nred kite\n")
         info = await dragoman(running, "info")
-    assert (told.exit_code, told.stdout) == (0, "kite\nred\n")
-    assert told.stderr.splitlines() == [
+    assert (translated.exit_code, translated.stdout) == (0, "kite\nred\n")
+    assert translated.stderr.splitlines() == [
         "through en: by fr-en, then by en-de",
         "line 1: the translation was stopped",
         "line 2: the translation was stopped",

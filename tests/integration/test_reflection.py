@@ -1,4 +1,4 @@
-"""A caller who has no .proto finds out by reflection how to call, and calls."""
+"""Server reflection lets a caller without the .proto discover the service and call it."""
 
 from typing import Any
 
@@ -11,10 +11,10 @@ from tests.support.harness import serving
 SERVICE = "dragoman.v1.TranslationService"
 
 
-async def ask(channel: grpc.aio.Channel, **question: str) -> Any:
+async def ask(channel: grpc.aio.Channel, **query: str) -> Any:
     stub: Any = reflection_pb2_grpc.ServerReflectionStub(channel)  # type: ignore[arg-type]
     request: Any = reflection_pb2.ServerReflectionRequest
-    return await stub.ServerReflectionInfo(iter([request(**question)])).read()
+    return await stub.ServerReflectionInfo(iter([request(**query)])).read()
 
 
 async def test_services_are_listed() -> None:
@@ -27,7 +27,7 @@ async def test_services_are_listed() -> None:
     }
 
 
-async def test_translate_can_be_called_by_what_reflection_tells() -> None:
+async def test_translate_can_be_called_through_reflection() -> None:
     async with serving() as running, grpc.aio.insecure_channel(running.address) as channel:
         answer = await ask(channel, file_containing_symbol=SERVICE)
         pool = descriptor_pool.DescriptorPool()
@@ -35,11 +35,11 @@ async def test_translate_can_be_called_by_what_reflection_tells() -> None:
             pool.Add(descriptor_pb2.FileDescriptorProto.FromString(file))
         method = pool.FindServiceByName(SERVICE).FindMethodByName("Translate")
         request = message_factory.GetMessageClass(method.input_type)
-        answered: Any = message_factory.GetMessageClass(method.output_type)
+        response_class: Any = message_factory.GetMessageClass(method.output_type)
         call: Any = channel.unary_unary(
             f"/{SERVICE}/Translate",
             request_serializer=lambda message: message.SerializeToString(),
-            response_deserializer=answered.FromString,
+            response_deserializer=response_class.FromString,
         )
         response = await call(json_format.ParseDict({"texts": ["red kite"], "targetLanguage": "fr"}, request()))
     assert [each.text for each in response.translations] == ["red kite"]

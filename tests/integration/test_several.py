@@ -38,14 +38,14 @@ GERMAN = manifest(name="en-de", target_languages=("de",))
 
 
 class Backwards(FakeRunner):
-    """Says the words of a source in the opposite order."""
+    """Outputs the words of a source in reverse order."""
 
     def insert(self, sources: Sequence[Sequence[int]], first_row: int) -> None:
         super().insert([(*reversed(source[:-1]), END) for source in sources], first_row)
 
 
 def backwards(text: str) -> str:
-    """What Backwards answers to `text`."""
+    """Output of Backwards for `text`."""
     return tokenizer().decode([*reversed(tokenizer().encode(text)[:-1])])
 
 
@@ -69,7 +69,7 @@ async def several(
         await server.stop(1)
 
 
-async def test_a_call_gets_the_model_that_it_names_or_that_has_its_languages() -> None:
+async def test_a_model_is_chosen_by_name_or_by_languages() -> None:
     async with several((FakeRunner(), FRENCH), (Backwards(), GERMAN)) as running, running.client() as client:
         french = await client.translate(["red kite"], to="fr")
         german = await client.translate(["red kite"], to="de", source="en")
@@ -88,7 +88,7 @@ async def test_a_call_gets_the_model_that_it_names_or_that_has_its_languages() -
             assert running.value("dragoman_texts_total", **labels) == texts
 
 
-async def test_a_model_that_only_embeds_stands_beside_one_that_translates() -> None:
+async def test_an_embedding_model_serves_beside_a_translation_model() -> None:
     embeds = dataclasses.replace(encoder_manifest(), name="embeds", source_languages=("de",))
     async with several((FakeRunner(), FRENCH), (FakeRunner(), embeds)) as running, running.client() as client:
         assert (await client.translate(["kite"], to="fr")).model == "en-fr"
@@ -96,7 +96,7 @@ async def test_a_model_that_only_embeds_stands_beside_one_that_translates() -> N
         assert (await client.embed(["kite"], model="en-fr")).model == "en-fr"
 
 
-async def test_it_is_ready_when_all_of_them_are_and_each_has_its_name_in_health() -> None:
+async def test_health_covers_each_model_and_all_together() -> None:
     server = Server(loopback(), FRENCH, GERMAN)
     await server.open()
     running = Running(server, FakeRunner())
@@ -115,7 +115,7 @@ async def test_it_is_ready_when_all_of_them_are_and_each_has_its_name_in_health(
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-async def test_one_that_breaks_leaves_the_others_alone_and_another_version_heals_it() -> None:
+async def test_a_broken_model_affects_no_other_and_can_be_replaced() -> None:
     broken = FakeRunner(poison=(token_of("boat"),))
 
     def raises(row: int) -> None:
@@ -140,21 +140,21 @@ async def test_one_that_breaks_leaves_the_others_alone_and_another_version_heals
 
 
 class Meter:
-    """How many computed at once."""
+    """Counts the runners that compute at the same time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._now = 0
-        self.most = 0
+        self.peak = 0
 
     def count(self, change: int) -> None:
         with self._lock:
             self._now += change
-            self.most = max(self.most, self._now)
+            self.peak = max(self.peak, self._now)
 
 
 class Metered(FakeRunner):
-    """Takes its time, under the eyes of a meter that others share."""
+    """Slow, and counted by a shared meter."""
 
     def __init__(self, meter: Meter, endless: tuple[int, ...] = ()) -> None:
         super().__init__(endless=endless)
@@ -167,39 +167,39 @@ class Metered(FakeRunner):
         return super().step(rows, only, scored)
 
 
-async def test_one_that_is_busy_does_not_hold_up_another_though_only_one_computes_at_a_time() -> None:
+async def test_a_busy_model_does_not_starve_another_in_one_lane() -> None:
     meter = Meter()
-    talker, other = Metered(meter, endless=(token_of("dog"),)), Metered(meter)
-    async with several((talker, FRENCH), (other, GERMAN)) as running, running.client() as client:
+    busy, other = Metered(meter, endless=(token_of("dog"),)), Metered(meter)
+    async with several((busy, FRENCH), (other, GERMAN)) as running, running.client() as client:
         calls = [asyncio.create_task(client.translate(["dog"] * 64, to="fr")) for _ in range(8)]
-        await eventually(talker.stepping.is_set)
+        await eventually(busy.stepping.is_set)
         for _ in range(5):
             assert (await client.translate(["kite"], to="de")).texts == ("kite",)
-        assert not all(call.done() for call in calls), "the busy one was busy all the time"
+        assert not all(call.done() for call in calls), "the busy model must stay busy throughout"
         await asyncio.gather(*calls)
-    assert meter.most == 1
+    assert meter.peak == 1
 
 
-async def test_two_bundles_of_one_name_are_refused() -> None:
+async def test_two_bundles_of_the_same_name_are_refused() -> None:
     with pytest.raises(StartupError, match=r"^2 bundles are called en-fr; a server tells models by their names$"):
         Server(loopback(), FRENCH, FRENCH)
 
 
-async def test_a_weight_for_nobody_is_refused() -> None:
+async def test_a_weight_for_an_unknown_model_is_refused() -> None:
     with pytest.raises(StartupError, match=r"^model_weights names 'nope', which is not served; there is en-fr$"):
         Server(ServerSettings(model_weights="nope=2"), FRENCH)
 
 
-# --- other versions
+# --- replacement
 
 
-async def test_calls_that_run_end_with_the_version_that_began_them() -> None:
+async def test_running_calls_finish_on_their_own_version() -> None:
     former = FakeRunner()
     async with several((former, version(1))) as running, running.client() as client:
         former.gate.clear()
         begun = asyncio.create_task(client.translate(["red kite"]))
         await eventually(former.stepping.is_set)
-        # The former holds the only place of the processors: what is asked of the new one is answered after it.
+        # The former version holds the only engine share, so the new one answers after it.
         await running.server.add(loaded(Backwards(), version(2)))
         after = asyncio.create_task(client.translate(["red kite"]))
         former.gate.set()
@@ -209,7 +209,7 @@ async def test_calls_that_run_end_with_the_version_that_began_them() -> None:
         assert [each.version for each in (await client.info()).models] == [version(2).version]
 
 
-async def test_of_a_former_version_nothing_is_left() -> None:
+async def test_a_replaced_version_is_freed() -> None:
     server = Server(loopback(), version(1))
     await server.open()
     running = Running(server, FakeRunner())
@@ -223,19 +223,19 @@ async def test_of_a_former_version_nothing_is_left() -> None:
         await server.add(loaded(FakeRunner(), version(2)))
         await eventually(lambda: gone() is None)
         assert sum(thread.name == "engine" for thread in threading.enumerate()) == 1
-        told = {
+        versions = {
             sample.labels["version"]
             for family in server.registry.collect()
             for sample in family.samples
             if sample.name == "dragoman_model_info"
         }
-        assert told == {version(2).version}
+        assert versions == {version(2).version}
     finally:
         await server.stop(1)
 
 
-async def test_64_clients_and_20_replacements_and_no_call_fails() -> None:
-    """Even versions say the words as they are, odd ones backwards: an answer shows which version gave it."""
+async def test_no_call_fails_during_20_replacements() -> None:
+    """Even versions repeat the words, odd ones reverse them: an answer shows its version."""
     texts = [text for text in sentences(200, seed=5) if len(text.split()) <= 4][:64]
     assert len(texts) == 64
     versions = [version(number) for number in range(21)]
@@ -245,7 +245,7 @@ async def test_64_clients_and_20_replacements_and_no_call_fails() -> None:
 
     async with several((FakeRunner(), versions[0]), (FakeRunner(), GERMAN), (FakeRunner(), embeds)) as running:
 
-        async def talk(place: int) -> None:
+        async def call_repeatedly(place: int) -> None:
             async with running.client() as client:
                 while not over.is_set():
                     text = texts[place]
@@ -262,7 +262,7 @@ async def test_64_clients_and_20_replacements_and_no_call_fails() -> None:
 
         async with asyncio.timeout(4 * PATIENCE_SECONDS), asyncio.TaskGroup() as group:
             for place in range(64):
-                group.create_task(talk(place))
+                group.create_task(call_repeatedly(place))
             for number in range(1, 21):
                 before = len(answers)
                 while len(answers) < before + 16:  # noqa: ASYNC110

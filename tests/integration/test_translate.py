@@ -1,4 +1,4 @@
-"""Translate over a real channel: every text gets its own answer, in its own place."""
+"""Translate over a real channel: each text gets its own answer, in its own position."""
 
 import asyncio
 import random
@@ -24,7 +24,7 @@ LONG = text_of(MAX_SOURCE_TOKENS)
 MIXED = [LONG, "", "kite", "kite", "   ", "b"]
 
 
-async def test_what_comes_back() -> None:
+async def test_a_result_has_text_model_timings_and_score() -> None:
     async with serving() as running, running.client() as client:
         result = await client.translate(["red kite"], to="fr", source="en", model="fake", request_id="my call")
     assert result.texts == ("red kite",)
@@ -37,7 +37,7 @@ async def test_what_comes_back() -> None:
     assert -1.1 < translation.score < 0
 
 
-async def test_an_output_that_loops_is_stopped_and_says_so() -> None:
+async def test_a_looping_output_is_stopped_and_flagged() -> None:
     runner = FakeRunner(endless=(token_of("kite"),))
     settings = ServerSettings(repetition_tokens=3, repetition_times=5)
     async with serving(runner, settings=settings) as running, running.client() as client:
@@ -47,9 +47,9 @@ async def test_an_output_that_loops_is_stopped_and_says_so() -> None:
     assert (sound.finish_reason, sound.text) == (FinishReason.END, "red boat")
 
 
-@pytest.mark.parametrize("turn", range(len(MIXED)))
-async def test_one_answer_for_each_text_in_every_order(turn: int) -> None:
-    texts = MIXED[turn:] + MIXED[:turn]
+@pytest.mark.parametrize("rotation", range(len(MIXED)))
+async def test_each_text_has_its_answer_in_any_order(rotation: int) -> None:
+    texts = MIXED[rotation:] + MIXED[:rotation]
     async with serving() as running, running.client() as client:
         result = await client.translate(texts)
     assert result.texts == tuple(text.strip() for text in texts)
@@ -62,7 +62,7 @@ async def test_calls_of_any_size(count: int) -> None:
         assert (await client.translate(texts, truncate=True)).texts == answers(texts)
 
 
-async def test_a_text_s_answer_does_not_depend_on_its_neighbours() -> None:
+async def test_an_answer_does_not_depend_on_other_texts() -> None:
     texts = ["7.", "EUR 18.10", "kite", "?", LONG]
     async with serving() as running, running.client() as client:
         alone = [(await client.translate([text])).translations[0] for text in texts]
@@ -70,7 +70,7 @@ async def test_a_text_s_answer_does_not_depend_on_its_neighbours() -> None:
         assert (await client.translate(texts[::-1])).translations == tuple(alone[::-1])
 
 
-async def test_no_caller_gets_another_s_answer() -> None:
+async def test_concurrent_callers_get_their_own_answers() -> None:
     rng = random.Random(1)
     async with serving() as running, running.client() as client:
         for _ in range(20):
@@ -110,7 +110,7 @@ def check(kind: str, text: str, outcome: TranslateResult | BaseException) -> Non
 
 
 def answers(texts: list[str]) -> tuple[str, ...]:
-    """What FakeRunner says to them: each text again, or as much of it as the model reads."""
+    """Outputs of FakeRunner: each text repeated, as far as the model reads it."""
     return tuple(tokenizer().decode(tokenizer().encode(text)[: MAX_SOURCE_TOKENS - 1]) for text in texts)
 
 
@@ -118,7 +118,7 @@ def answers(texts: list[str]) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("tokens", [MAX_SOURCE_TOKENS - 1, MAX_SOURCE_TOKENS])
-async def test_up_to_the_limit_a_text_is_translated_whole(tokens: int) -> None:
+async def test_a_text_within_the_limit_is_translated_whole(tokens: int) -> None:
     async with serving() as running, running.client() as client:
         (translation,) = (await client.translate([text_of(tokens)])).translations
     assert translation.source_tokens == tokens
@@ -127,7 +127,7 @@ async def test_up_to_the_limit_a_text_is_translated_whole(tokens: int) -> None:
 
 
 @pytest.mark.parametrize("tokens", [MAX_SOURCE_TOKENS + 1, MAX_SOURCE_TOKENS + 7])
-async def test_beyond_the_limit_a_text_is_refused_and_the_next_is_answered(tokens: int) -> None:
+async def test_an_overlong_text_is_refused_but_not_the_next_call(tokens: int) -> None:
     async with serving() as running, running.client() as client:
         with pytest.raises(InvalidArgumentError) as caught:
             await client.translate(["kite", text_of(tokens)])
@@ -136,45 +136,45 @@ async def test_beyond_the_limit_a_text_is_refused_and_the_next_is_answered(token
 
 
 @pytest.mark.parametrize("tokens", [MAX_SOURCE_TOKENS + 1, 10 * MAX_SOURCE_TOKENS])
-async def test_or_it_is_cut_flagged_and_still_has_its_end(tokens: int) -> None:
+async def test_a_truncated_text_is_flagged_and_keeps_its_end_token(tokens: int) -> None:
     async with serving() as running, running.client() as client:
         (translation,) = (await client.translate([text_of(tokens)], truncate=True)).translations
     assert translation.source_truncated
     assert translation.source_tokens == MAX_SOURCE_TOKENS
-    assert translation.finish_reason is FinishReason.END, "the end token is still there, so the answer ends by itself"
+    assert translation.finish_reason is FinishReason.END, "the end token is kept, so the output ends by itself"
     assert translation.text == text_of(MAX_SOURCE_TOKENS)
 
 
-async def test_an_output_cut_short_says_so() -> None:
+async def test_an_output_cut_at_the_limit_is_flagged() -> None:
     async with serving() as running, running.client() as client:
         (translation,) = (await client.translate(["the red kite sings"], max_output_tokens=3)).translations
     assert translation.output_tokens == 3
     assert translation.finish_reason is FinishReason.LENGTH
 
 
-@pytest.mark.parametrize("asked", [None, 0, 10**9, 2**31 - 1])
-async def test_limits_that_mean_the_model_s_own(asked: int | None) -> None:
+@pytest.mark.parametrize("requested", [None, 0, 10**9, 2**31 - 1])
+async def test_the_model_s_own_limit_is_default_and_maximum(requested: int | None) -> None:
     endless = FakeRunner(endless=(token_of("kite"),))
     async with serving(endless, manifest(max_output_tokens=11)) as running, running.client() as client:
-        (translation,) = (await client.translate(["kite"], max_output_tokens=asked)).translations
+        (translation,) = (await client.translate(["kite"], max_output_tokens=requested)).translations
     assert translation.output_tokens == 11
     assert translation.finish_reason is FinishReason.LENGTH
 
 
 @pytest.mark.parametrize("text", ["kite </s> boat", "<pad> kite", "<unk>", "<s>kite", "__fr__ kite"])
-async def test_text_that_looks_like_a_control_token_is_translated_as_text(text: str) -> None:
+async def test_control_tokens_in_a_text_are_translated_as_text(text: str) -> None:
     async with serving() as running, running.client() as client:
         (translation,) = (await client.translate([text])).translations
     assert translation.text == text
     assert translation.output_tokens == len(tokenizer().encode(text))
 
 
-async def test_a_call_larger_than_the_queue_is_answered_when_nothing_waits() -> None:
+async def test_an_empty_queue_takes_a_call_larger_than_itself() -> None:
     async with serving(settings=ServerSettings(queue_sequences=4)) as running, running.client() as client:
         assert len((await client.translate(["kite"] * 50)).translations) == 50
 
 
-async def test_languages_are_taken_as_people_write_them() -> None:
+async def test_language_tags_may_differ_in_case_region_and_separator() -> None:
     what = manifest(source_languages=("en", "de"), target_languages=("fr", "pt-BR"))
     async with serving(what=what) as running, running.client() as client:
         for to in ("fr", "FR", "fr-CA", "fr_FR", "pt_br"):
@@ -183,7 +183,7 @@ async def test_languages_are_taken_as_people_write_them() -> None:
         assert running.value("dragoman_texts_total", model="fake", operation="translate", target_language="pt-BR") == 1
 
 
-async def test_an_error_is_one_of_the_client_s_own() -> None:
+async def test_an_error_is_a_client_error() -> None:
     async with serving() as running, running.client() as client:
         with pytest.raises(ClientError):
             await client.translate([])

@@ -1,4 +1,4 @@
-"""Names of the gRPC interface that both client and server spell: service, methods and metadata keys."""
+"""Names of the gRPC interface shared by client and server: service, methods and metadata keys."""
 
 from dragoman.v1 import translation_pb2
 
@@ -14,4 +14,4 @@ DETAILS_KEY = "grpc-status-details-bin"
 """Trailing metadata: a serialized google.rpc.Status."""
 
 PUSHBACK_KEY = "grpc-retry-pushback-ms"
-"""Trailing metadata that gRPC's own retries obey (gRFC A6)."""
+"""Trailing metadata: delay before a retry, obeyed by gRPC's own retries (gRFC A6)."""

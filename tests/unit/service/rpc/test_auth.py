@@ -14,19 +14,19 @@ class Clock:
         return self.now
 
 
-def guard(limits: CallerLimits, clock: Clock) -> Authenticator:
+def authenticator(limits: CallerLimits, clock: Clock) -> Authenticator:
     digests = (token_digest(TOKEN), token_digest(OTHER))
     return Authenticator(lambda: digests, limits, clock)
 
 
-def account(of: Authenticator, token: str = TOKEN) -> CallerUsage:
-    found = of.account([("user-agent", "x"), ("authorization", f"Bearer {token}")])
+def usage(of: Authenticator, token: str = TOKEN) -> CallerUsage:
+    found = of.authenticate([("user-agent", "x"), ("authorization", f"Bearer {token}")])
     assert found is not None
     return found
 
 
 def call(of: Authenticator, token: str = TOKEN) -> None:
-    with account(of, token).call():
+    with usage(of, token).call():
         pass
 
 
@@ -45,27 +45,27 @@ def call(of: Authenticator, token: str = TOKEN) -> None:
         [("x-authorization", f"Bearer {TOKEN}")],
     ],
 )
-def test_nothing_but_a_known_token_opens(metadata: list[tuple[str, str | bytes]]) -> None:
+def test_only_a_known_token_is_accepted(metadata: list[tuple[str, str | bytes]]) -> None:
     with pytest.raises(UnauthenticatedError):
-        guard(CallerLimits(), Clock()).account(metadata)
+        authenticator(CallerLimits(), Clock()).authenticate(metadata)
 
 
-def test_the_scheme_may_be_written_as_one_likes() -> None:
-    assert guard(CallerLimits(), Clock()).account([("authorization", f"bEARER  {TOKEN}")]) is not None
+def test_the_scheme_ignores_case_and_extra_spaces() -> None:
+    assert authenticator(CallerLimits(), Clock()).authenticate([("authorization", f"bEARER  {TOKEN}")]) is not None
 
 
-def test_without_tokens_everybody_may_call_and_nobody_is_counted() -> None:
+def test_without_tokens_every_call_is_accepted_uncounted() -> None:
     open_to_all = Authenticator(None, CallerLimits(calls=1))
-    assert open_to_all.account([]) is None
+    assert open_to_all.authenticate([]) is None
     assert not open_to_all.closed
 
 
-def test_a_rate_lets_a_second_s_calls_through_at_once_and_then_says_when_to_come_again() -> None:
+def test_a_rate_allows_a_burst_and_then_gives_a_retry_delay() -> None:
     clock = Clock()
-    limited = guard(CallerLimits(calls_per_second=4), clock)
+    limited = authenticator(CallerLimits(calls_per_second=4), clock)
     for _ in range(4):
         call(limited)
-    with pytest.raises(RateLimitedError, match="this token may make 4 calls a second") as caught:
+    with pytest.raises(RateLimitedError, match="this token is limited to 4 calls per second") as caught:
         call(limited)
     assert caught.value.retry_after_seconds == pytest.approx(0.25)
     call(limited, OTHER)
@@ -78,13 +78,13 @@ def test_a_rate_lets_a_second_s_calls_through_at_once_and_then_says_when_to_come
         call(limited)
 
 
-def test_calls_at_once_are_bounded_and_free_again_when_they_end_in_any_way() -> None:
-    limited = guard(CallerLimits(calls=2), Clock())
-    with account(limited).call(), account(limited).call():
+def test_concurrent_calls_are_bounded_until_they_end() -> None:
+    limited = authenticator(CallerLimits(calls=2), Clock())
+    with usage(limited).call(), usage(limited).call():
         with pytest.raises(RateLimitedError, match="this token has 2 of 2 calls running"):
             call(limited)
         call(limited, OTHER)
-    with pytest.raises(KeyError), account(limited).call():
+    with pytest.raises(KeyError), usage(limited).call():
         raise KeyError
-    with account(limited).call(), account(limited).call():
+    with usage(limited).call(), usage(limited).call():
         pass

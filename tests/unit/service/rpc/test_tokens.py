@@ -20,11 +20,11 @@ def written(folder: Path, text: str) -> Path:
     return path
 
 
-def test_without_any_tokens_nothing_is_closed() -> None:
+def test_without_tokens_there_is_no_source() -> None:
     assert token_source("", {}) is None
 
 
-def test_file_and_variable_add_up(tmp_path: Path) -> None:
+def test_file_and_variable_are_combined(tmp_path: Path) -> None:
     digests = known(written(tmp_path, f"# old\n {TOKEN} \r\n\n"), OTHER)
     assert set(digests) == {token_digest(TOKEN), token_digest(OTHER)}
     assert find_token(TOKEN, digests) == token_digest(TOKEN)
@@ -36,7 +36,7 @@ def test_only_digests_are_kept() -> None:
     assert digest == hashlib.sha256(TOKEN.encode()).digest()
 
 
-def test_a_file_may_hold_digests_alone(tmp_path: Path) -> None:
+def test_a_file_may_hold_digests_instead_of_tokens(tmp_path: Path) -> None:
     digests = known(written(tmp_path, f"sha256:{hashlib.sha256(TOKEN.encode()).hexdigest()}\n"))
     assert find_token(TOKEN, digests) is not None
 
@@ -47,12 +47,12 @@ def test_a_file_may_hold_digests_alone(tmp_path: Path) -> None:
         ("", "holds no token"),
         ("# kite\n", "holds no token"),
         (f"{TOKEN}\nshort-secret", "token 2 of .*tokens must have at least 16 characters, has 12"),
-        ("two words of a secret", "token 1 of .*tokens must be of printable ASCII without spaces"),
-        ("sécret-sécret-sécret", "token 1 of .*tokens must be of printable ASCII without spaces"),
+        ("two words of a secret", "token 1 of .*tokens must be printable ASCII without spaces"),
+        ("sécret-sécret-sécret", "token 1 of .*tokens must be printable ASCII without spaces"),
         ("sha256:secret", "token 1 of .*tokens must have 64 hexadecimal digits after sha256:"),
     ],
 )
-def test_a_file_at_fault_is_told_by_its_line_and_not_by_the_token(tmp_path: Path, text: str, fault: str) -> None:
+def test_a_faulty_file_is_reported_without_its_token(tmp_path: Path, text: str, fault: str) -> None:
     with pytest.raises(StartupError, match=fault) as caught:
         known(written(tmp_path, text))
     assert "secret" not in str(caught.value)

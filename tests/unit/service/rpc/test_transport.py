@@ -8,17 +8,17 @@ from dragoman.client.wire import info_response, server_info
 from dragoman.service.rpc.transport import exposure, server_limits
 from dragoman.service.settings import ServerSettings
 
-CLEAR = "Warning: texts travel in the clear, for 0.0.0.0 is not this machine alone: set TLS."
-OPEN = "Warning: whoever reaches 0.0.0.0 can call this server: set tokens or mutual TLS."
+CLEAR = "Warning: texts travel unencrypted, and 0.0.0.0 can be reached from other machines: set TLS."
+OPEN = "Warning: anyone who can reach 0.0.0.0 can call this server: set tokens or mutual TLS."
 METRICS = (
-    "Warning: whoever reaches the metrics port of 0.0.0.0 can read the metrics, without a token: keep others from it, "
-    "or set --metrics-host."
+    "Warning: anyone who can reach the metrics port on 0.0.0.0 can read the metrics without a token: restrict access "
+    "to it, or set --metrics-host."
 )
 TLS: dict[str, Any] = {"tls_certificate": "a", "tls_key": "b"}
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "localhost", "::1"])
-def test_who_listens_to_this_machine_alone_is_not_warned(host: str) -> None:
+def test_a_loopback_address_needs_no_warning(host: str) -> None:
     assert exposure(ServerSettings(host=host), closed=False) == ()
 
 
@@ -34,23 +34,23 @@ def test_who_listens_to_this_machine_alone_is_not_warned(host: str) -> None:
         (ServerSettings(metrics_host="0.0.0.0"), False, (METRICS,)),
     ],
 )
-def test_who_listens_beyond_it_is_told_what_is_missing(
+def test_an_exposed_port_warns_of_missing_protection(
     settings: ServerSettings, closed: bool, warnings: tuple[str, ...]
 ) -> None:
     assert exposure(settings, closed) == warnings
 
 
-def test_the_largest_bounds_can_be_told() -> None:
-    most = 2**31 - 1
+def test_the_largest_limits_fit_the_message() -> None:
+    largest = 2**31 - 1
     settings = ServerSettings(
-        max_message_bytes=most,
-        max_answer_bytes=most,
-        max_texts=most,
+        max_message_bytes=largest,
+        max_answer_bytes=largest,
+        max_texts=largest,
         max_metadata_bytes=2**20,
-        connection_calls=most,
-        connection_age_seconds=most // 1000 - 1,
-        connection_idle_seconds=most // 1000 - 1,
-        max_call_seconds=most // 1000 - 1,
+        connection_calls=largest,
+        connection_age_seconds=largest // 1000 - 1,
+        connection_idle_seconds=largest // 1000 - 1,
+        max_call_seconds=largest // 1000 - 1,
     )
     limits = server_limits(settings)
     info = ServerInfo((), "", "", 0, limits)
@@ -67,7 +67,7 @@ def test_the_largest_bounds_can_be_told() -> None:
     ],
     ids=lambda settings: next(iter(settings.keywords)),
 )
-def test_larger_ones_are_refused(settings: partial[ServerSettings]) -> None:
+def test_limits_beyond_the_message_are_refused(settings: partial[ServerSettings]) -> None:
     (name,) = settings.keywords
     with pytest.raises(ValueError, match=f"{name} must be at most"):
         settings()

@@ -16,14 +16,14 @@ STATES = np.array([[1.0, -4.0], [0.0, 2.0], [2.0, -1.0]], np.float32)
         (Pooling.NONE, STATES.tolist()),
     ],
 )
-def test_pooled_by_hand(pooling: Pooling, expected: list[float]) -> None:
+def test_pooling_equals_values_computed_by_hand(pooling: Pooling, expected: list[float]) -> None:
     pooled = pool(STATES, pooling, normalize=False)
     assert pooled.tolist() == expected
     assert pooled.dtype == np.float32
 
 
 @pytest.mark.parametrize("pooling", list(Pooling))
-def test_each_vector_has_length_1_if_asked(pooling: Pooling) -> None:
+def test_normalized_vectors_have_length_1(pooling: Pooling) -> None:
     pooled = pool(STATES, pooling, normalize=True)
     lengths = np.linalg.norm(pooled, axis=-1)
     np.testing.assert_allclose(lengths, np.ones_like(lengths), atol=1e-6)
@@ -32,7 +32,7 @@ def test_each_vector_has_length_1_if_asked(pooling: Pooling) -> None:
 
 
 @pytest.mark.parametrize("pooling", list(Pooling))
-def test_a_vector_of_zeros_stays_one(pooling: Pooling) -> None:
+def test_a_zero_vector_stays_zero(pooling: Pooling) -> None:
     assert not pool(np.zeros((2, 3), np.float32), pooling, normalize=True).any()
 
 
@@ -40,7 +40,7 @@ def test_one_token_is_its_own_mean() -> None:
     assert pool(STATES[:1], Pooling.MEAN, normalize=False).tolist() == [1.0, -4.0]
 
 
-def test_the_states_themselves_are_left_alone() -> None:
+def test_the_states_are_not_modified() -> None:
     states = STATES.copy()
     pool(states, Pooling.NONE, normalize=True)
     assert (states == STATES).all()

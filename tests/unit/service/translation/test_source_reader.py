@@ -13,18 +13,18 @@ def reader() -> SourceReader:
     return SourceReader(tokenizer(), LIMITS)
 
 
-def test_no_text_is_an_error(reader: SourceReader) -> None:
+def test_no_text_is_refused(reader: SourceReader) -> None:
     with pytest.raises(InvalidRequestError, match="texts must hold at least one text, is empty"):
         reader.check([], truncate=False)
 
 
-def test_too_many_texts_are_an_error(reader: SourceReader) -> None:
+def test_too_many_texts_are_refused(reader: SourceReader) -> None:
     reader.check(["a"] * 3, truncate=False)
     with pytest.raises(InvalidRequestError, match="texts must hold at most 3 texts, holds 4"):
         reader.check(["a"] * 4, truncate=True)
 
 
-def test_characters_are_counted_before_anything_is_tokenized(reader: SourceReader) -> None:
+def test_characters_are_counted_before_tokens(reader: SourceReader) -> None:
     reader.check(["é" * 60], truncate=False)
     with pytest.raises(TooLongError) as caught:
         reader.check(["kite", "é" * 61], truncate=False)
@@ -33,7 +33,7 @@ def test_characters_are_counted_before_anything_is_tokenized(reader: SourceReade
 
 
 @pytest.mark.parametrize("tokens", [9, 10])
-def test_a_text_up_to_the_limit_is_whole(reader: SourceReader, tokens: int) -> None:
+def test_a_text_within_the_limit_is_kept_whole(reader: SourceReader, tokens: int) -> None:
     (source,) = reader.read([text_of(tokens)], truncate=False)
     assert len(source.ids) == tokens
     assert not source.truncated
@@ -47,7 +47,7 @@ def test_a_text_beyond_the_limit_is_refused(reader: SourceReader, tokens: int) -
 
 
 @pytest.mark.parametrize("offsets", [False, True])
-def test_a_cut_text_keeps_its_beginning_and_its_end_token(reader: SourceReader, offsets: bool) -> None:
+def test_a_cut_text_keeps_its_beginning_and_end_token(reader: SourceReader, offsets: bool) -> None:
     (source,) = reader.read([text_of(12)], truncate=True, offsets=offsets)
     assert source.truncated
     assert source.ids == (*[token_of("kite")] * 9, END)
@@ -57,7 +57,7 @@ def test_a_cut_text_keeps_its_beginning_and_its_end_token(reader: SourceReader, 
         assert source.pieces[-1].start == source.pieces[-1].end
 
 
-def test_a_text_of_too_many_characters_is_cut_by_characters_first(reader: SourceReader) -> None:
+def test_a_text_is_cut_by_characters_before_tokens(reader: SourceReader) -> None:
     (source,) = reader.read([" " * 58 + "kite"], truncate=True)
     assert source.truncated
     assert source.ids == tuple(tokenizer().encode(" " * 58 + "ki"))
@@ -70,14 +70,14 @@ def test_a_text_cut_only_by_characters_is_flagged(reader: SourceReader) -> None:
 
 
 @pytest.mark.parametrize("text", ["", " ", "\n\t\r ", "\u00a0\u3000", "\u2003\u2028"])
-def test_blank_texts_are_known_as_blank(reader: SourceReader, text: str) -> None:
+def test_blank_texts_are_recognized(reader: SourceReader, text: str) -> None:
     (source,) = reader.read([text], truncate=False)
     assert source.blank
     assert source.ids == (END,)
 
 
 @pytest.mark.parametrize("text", [".", "kite", "0", "\u4e00"])
-def test_others_are_not(reader: SourceReader, text: str) -> None:
+def test_other_texts_are_not_blank(reader: SourceReader, text: str) -> None:
     (source,) = reader.read([text], truncate=False)
     assert not source.blank
 
@@ -91,7 +91,7 @@ def test_text_that_looks_like_a_control_token_is_text(reader: SourceReader, text
     assert tokenizer().decode(source.ids) == text
 
 
-def test_offsets_and_plain_reading_give_the_same_tokens(reader: SourceReader) -> None:
+def test_offsets_do_not_change_the_tokens(reader: SourceReader) -> None:
     texts = ["red kite", "Été déjà 7.", "   the  kite ", ""]
     reader = SourceReader(tokenizer(), SourceLimits(texts=9, characters=100, tokens=100))
     plain = [source.ids for source in reader.read(texts, truncate=False)]
@@ -99,24 +99,24 @@ def test_offsets_and_plain_reading_give_the_same_tokens(reader: SourceReader) ->
     assert plain == pieced
 
 
-def test_reading_stops_when_nobody_wants_it_any_more(reader: SourceReader) -> None:
+def test_reading_stops_once_abandoned(reader: SourceReader) -> None:
     answers = iter([False, False, True])
-    assert len(reader.read(["kite"] * 3, truncate=False, unwanted=lambda: next(answers))) == 2
+    assert len(reader.read(["kite"] * 3, truncate=False, abandoned=lambda: next(answers))) == 2
 
 
-def test_how_many_tokens_a_text_has_is_guessed_by_those_read_before(reader: SourceReader) -> None:
+def test_tokens_are_estimated_from_earlier_texts(reader: SourceReader) -> None:
     assert reader.likely_tokens(text_of(8)) == 0
     reader.read([text_of(4), text_of(6)], truncate=False)
     assert reader.likely_tokens(text_of(8)) == pytest.approx(8, abs=1.5)
     assert reader.likely_tokens("") == 0
 
 
-def test_the_guess_is_no_more_than_the_model_reads(reader: SourceReader) -> None:
+def test_the_estimate_is_capped_by_the_model_s_limit(reader: SourceReader) -> None:
     reader.read([text_of(6)], truncate=False)
     assert reader.likely_tokens(text_of(500)) == LIMITS.tokens
 
 
-def test_the_guess_follows_what_texts_have_become(reader: SourceReader) -> None:
+def test_the_estimate_follows_recent_texts(reader: SourceReader) -> None:
     reader.read(["kite"] * 1000, truncate=False)
     before = reader.likely_tokens("1234")
     reader.read(["1234"] * 1000, truncate=False)

@@ -1,0 +1,27 @@
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+from benchmarks.chart import CHART, bars, draw
+from benchmarks.results_file import FOLDER, JSON_FILE
+
+ROOT = Path(__file__).parents[3]
+RESULTS = json.loads((ROOT / FOLDER / JSON_FILE).read_bytes())
+
+
+def test_the_chart_is_drawn_from_the_latest_results() -> None:
+    assert (ROOT / CHART).read_text(encoding="utf-8") == draw(RESULTS), "run `python -m benchmarks.chart`"
+
+
+def test_each_ratio_has_a_bar_of_its_length() -> None:
+    drawn = bars(RESULTS)
+    assert {bar.precision for bar in drawn} == {"float32", "int8"}
+    svg = ElementTree.fromstring(draw(RESULTS))
+    widths = [float(each.attrib["width"]) for each in svg.iter("{http://www.w3.org/2000/svg}rect")][1:]
+    assert len(widths) == len(drawn)
+    for bar, width in zip(drawn, widths, strict=True):
+        assert abs(width / widths[0] - bar.ratio / drawn[0].ratio) < 0.01
+
+
+def test_ratios_below_one_are_drawn_too() -> None:
+    assert any(bar.ratio < 1 for bar in bars(RESULTS))
