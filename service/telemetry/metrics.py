@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 
 from dragoman.client.values import ModelMemory, ProcessMemory
 from dragoman.service.engine.engine import Engine
-from dragoman.service.engine.lane import Cause, Run
+from dragoman.service.engine.observer import Cause, Run
 from dragoman.service.engine.sequence import Finish, Times
 from dragoman.service.engine.sequence import Sequence as EngineSequence
 from dragoman.service.system.memory_limits import DeviceMemory, memory_limit_bytes

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dragoman.service.engine.engine import Engine, Load
-from dragoman.service.engine.lane import Cause, Run
+from dragoman.service.engine.observer import Cause, Run
 from dragoman.service.engine.runner import Memory, MemoryRefusedError
 from dragoman.service.engine.scheduler import BatchLimits
 from dragoman.service.engine.sequence import Finish, QueueFullError, Sequence, StoppedError

@@ -20,7 +20,7 @@ def begun(ticket: RunTicket) -> tuple[threading.Event, threading.Event, threadin
     has, done = threading.Event(), threading.Event()
 
     def run() -> None:
-        with ticket.turn():
+        with ticket.held():
             has.set()
             done.wait(PATIENCE_SECONDS)
 
@@ -31,13 +31,13 @@ def begun(ticket: RunTicket) -> tuple[threading.Event, threading.Event, threadin
 
 def arrived(share: EngineShare) -> RunTicket:
     ticket = share.ticket()
-    ticket.arrive()
+    ticket.activate()
     return ticket
 
 
 def spent(clock: Clock, ticket: RunTicket, seconds: float) -> None:
     """A turn of `ticket` that takes so long."""
-    with ticket.turn():
+    with ticket.held():
         clock.now += seconds
 
 
@@ -97,7 +97,7 @@ def test_one_that_has_nothing_to_do_is_not_waited_for() -> None:
     busy, other = arrived(fair_scheduler.share()), arrived(fair_scheduler.share())
     spent(clock, busy, 1)
     assert not fair_scheduler._may_begin(busy)
-    other.leave()
+    other.deactivate()
     assert fair_scheduler._may_begin(busy)
 
 
@@ -127,14 +127,14 @@ def test_threads_that_compete_never_exceed_the_places_and_all_get_on() -> None:
             nonlocal running, most
             ticket = arrived(share)
             for _ in range(200):
-                with ticket.turn():
+                with ticket.held():
                     with lock:
                         running += 1
                         most = max(most, running)
                     with lock:
                         running -= 1
                 counts[number] += 1
-            ticket.leave()
+            ticket.deactivate()
 
         return run
 

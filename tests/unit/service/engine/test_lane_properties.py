@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.service.engine.fair_scheduler import FairScheduler
-from dragoman.service.engine.lane import Cause, Lane, LaneGroup, Run
+from dragoman.service.engine.lane import Lane, LaneGroup
+from dragoman.service.engine.observer import Cause, Run
 from dragoman.service.engine.queue import Queue
 from dragoman.service.engine.scheduler import BatchLimits, Scheduler
 from dragoman.service.engine.sequence import Finish, QueueFullError, Sequence
@@ -138,7 +139,7 @@ class Driven:
 
     def turn(self, seconds: float) -> None:
         self.now += seconds
-        self._lane._turn()
+        self._lane._iterate()
         running = set(self.scheduler.rows)
         assert len(running) == len(self.scheduler.rows) <= self.limits.rows
         waiting = [each for each in self.taken if each.finish is None and each not in running]

@@ -11,9 +11,9 @@ class Asked(Sequence):
 
     looks = 0
 
-    def dead(self, now: float) -> Finish | None:
+    def expired_reason(self, now: float) -> Finish | None:
         self.looks += 1
-        return super().dead(now)
+        return super().expired_reason(now)
 
 
 def sequence(deadline: float | None = None) -> Asked:
@@ -104,7 +104,7 @@ def test_it_drops_whom_a_look_at_each_would_drop(seed: int) -> None:
         waiting += added
         if waiting and rng.random() < 0.3:
             rng.choice(waiting).cancel()
-        dead = {each for each in waiting if each.dead(now)}
+        dead = {each for each in waiting if each.expired_reason(now)}
         assert set(queue.drop_expired(now)) == dead
         waiting = [each for each in waiting if each not in dead]
         if waiting and rng.random() < 0.5:
