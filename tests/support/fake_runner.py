@@ -13,7 +13,7 @@ START = 1
 END = 2
 
 
-def said(source: Sequence[int]) -> list[int]:
+def output_of(source: Sequence[int]) -> list[int]:
     """What FakeRunner answers to `source`: the same tokens, the end token last."""
     return list(source)
 
