@@ -89,7 +89,7 @@ def fill_free_slots(runner: OrtRunner, used: int, value: float) -> None:
             array[used:] = value
 
 
-def test_an_overflowing_text_fails_alone_and_leaves_its_slot_clean(rigged: Bundle) -> None:
+def test_an_overflowing_text_fails_and_leaves_its_slot_clean(rigged: Bundle) -> None:
     sound = [source for source in sources(24, longest=20, seed=3) if OVERFLOWING not in source]
     alone = decode_alone(GraphDecoder(rigged, threads=1), sound, [20] * len(sound))
     runner = runner_of(rigged, 4)

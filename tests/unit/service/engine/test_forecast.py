@@ -168,7 +168,7 @@ NEEDED = 6 * SAFETY_FACTOR + 2
 """Forecast for a sequence behind three: 6 seconds of waiting, and its own run of 2."""
 
 
-def test_a_sequence_that_would_be_late_is_refused_with_the_forecast(busy: Busy) -> None:
+def test_a_late_sequence_is_refused_with_the_forecast(busy: Busy) -> None:
     with pytest.raises(DeadlineUnreachableError) as caught:
         busy.queue.submit([sequence(deadline=busy.now + NEEDED - 0.5)], busy.now)
     forecast = caught.value.forecast
@@ -182,7 +182,7 @@ def test_a_sequence_that_would_be_late_is_refused_with_the_forecast(busy: Busy) 
     assert len(busy.queue) == 4
 
 
-def test_a_sequence_that_would_be_late_within_the_margin_is_admitted(busy: Busy) -> None:
+def test_a_sequence_late_within_the_margin_is_admitted(busy: Busy) -> None:
     busy.queue.submit([sequence(deadline=busy.now + NEEDED - 0.4)], busy.now)
     assert len(busy.queue) == 4
 
@@ -216,7 +216,7 @@ def test_the_last_waiting_sequence_is_never_refused_at_the_head(busy: Busy) -> N
     assert busy.scheduler.admit(busy.now, 100).insert == (last,)
 
 
-def test_sequences_without_a_forecast_are_never_refused_at_the_head(busy: Busy) -> None:
+def test_heads_without_a_forecast_are_never_refused(busy: Busy) -> None:
     while busy.queue:
         busy.turn()
     call = [sequence(deadline=busy.now + 0.1) for _ in range(3)]
@@ -284,7 +284,7 @@ def test_filling_free_rows_is_no_evidence_of_the_rate() -> None:
     assert wait(queue.pace, COST, 6.0) == pytest.approx(2.0, rel=0.01)
 
 
-def test_run_times_without_a_backlog_are_replaced_by_those_under_one() -> None:
+def test_run_times_under_a_backlog_replace_those_without() -> None:
     pace = Pace()
     for _ in range(100):
         pace.decoded(10, 1.0, 0.0)
@@ -295,7 +295,7 @@ def test_run_times_without_a_backlog_are_replaced_by_those_under_one() -> None:
     assert pace.forecast(0, 10, 1.0) == pytest.approx(5.0)
 
 
-def test_the_forecast_grows_with_broken_promises_and_shrinks_again() -> None:
+def test_the_forecast_grows_with_late_answers_and_shrinks_again() -> None:
     pace = Pace()
     drain(pace, 0.0, 1.0)
     at_first = wait(pace, 1000, 1.0)

@@ -77,7 +77,7 @@ def test_a_sequence_put_back_is_first_and_can_expire(reason: Finish) -> None:
     assert queue.head is other
 
 
-def test_a_sequence_cancelled_while_running_is_dropped_if_put_back() -> None:
+def test_a_sequence_cancelled_in_a_row_is_dropped_if_put_back() -> None:
     text = sequence()
     queue = queue_of(text)
     queue.take()

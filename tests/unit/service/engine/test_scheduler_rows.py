@@ -55,7 +55,7 @@ def test_a_gap_is_filled_by_a_row_that_stays() -> None:
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_a_row_with_a_non_finite_score_fails_alone_and_is_cleared(value: float) -> None:
+def test_a_row_with_a_non_finite_score_fails_and_is_cleared(value: float) -> None:
     spoiled, sound = sequence(), sequence()
     scheduler = running(spoiled, sound)
     removal = scheduler.update([Step(WORD, value), Step(WORD, -0.5)], 0.0)
@@ -98,32 +98,32 @@ def prompted(*prompt: int, max_output: int = 5) -> Sequence:
 
 
 def test_choices_within_the_prompt_are_ignored() -> None:
-    asked = prompted(START, 40, 41)
-    scheduler = running(asked)
+    text = prompted(START, 40, 41)
+    scheduler = running(text)
     fed = []
     for step in (END, END, WORD, END):
-        fed.append((asked.next_fed, asked.position))
+        fed.append((text.next_fed, text.position))
         scheduler.update(steps(step), 1.0)
     assert fed == [(START, 0), (40, 1), (41, 2), (WORD, 3)]
-    assert asked.tokens == [WORD, END]
-    assert (asked.log_prob, asked.chosen) == (-1.0, 2)
-    assert asked.finish is Finish.END
+    assert text.tokens == [WORD, END]
+    assert (text.log_prob, text.chosen) == (-1.0, 2)
+    assert text.finish is Finish.END
 
 
 def test_the_first_token_is_the_first_after_the_prompt() -> None:
-    asked = prompted(START, 40)
-    scheduler = running(asked)
+    text = prompted(START, 40)
+    scheduler = running(text)
     scheduler.update(steps(WORD), 1.0)
-    assert asked.times.first_token == 0.0
+    assert text.times.first_token == 0.0
     scheduler.update(steps(WORD), 2.0)
-    assert asked.times.first_token == 2.0
+    assert text.times.first_token == 2.0
 
 
 def test_a_failure_within_the_prompt_fails_the_row() -> None:
-    asked, other = prompted(START, 40), prompted(START, 40)
-    scheduler = running(asked, other)
+    text, other = prompted(START, 40), prompted(START, 40)
+    scheduler = running(text, other)
     scheduler.update([Step(WORD, math.nan), Step(WORD, -0.5)], 1.0)
-    assert asked.finish is Finish.FAILED
+    assert text.finish is Finish.FAILED
     assert list(scheduler.rows) == [other]
 
 
@@ -132,12 +132,12 @@ def test_a_prompt_adds_to_the_cost() -> None:
 
 
 def test_a_restarted_sequence_begins_its_prompt_again() -> None:
-    asked = prompted(START, 40)
-    scheduler = running(asked)
+    text = prompted(START, 40)
+    scheduler = running(text)
     for _ in range(3):
         scheduler.update(steps(WORD), 1.0)
-    asked.restart()
-    assert (asked.next_fed, asked.position, asked.tokens, asked.chosen, asked.log_prob) == (START, 0, [], 0, 0.0)
+    text.restart()
+    assert (text.next_fed, text.position, text.tokens, text.chosen, text.log_prob) == (START, 0, [], 0, 0.0)
 
 
 def test_a_forced_end_token_at_the_limit_is_not_scored() -> None:

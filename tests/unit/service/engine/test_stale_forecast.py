@@ -200,7 +200,7 @@ def test_late_answers_before_an_idle_time_are_forgotten() -> None:
 
 
 @pytest.mark.parametrize("backlog", [0, 20])
-def test_rows_that_were_held_up_before_an_idle_time_are_forgotten(backlog: int) -> None:
+def test_rows_held_up_before_an_idle_time_are_forgotten(backlog: int) -> None:
     engine = Lanes()
     for _ in range(20):
         engine.submit(ROWS + backlog, seconds=None)
