@@ -3,17 +3,17 @@
 #   docker run --rm --read-only --stop-timeout 30 -p 127.0.0.1:50051:50051 dragoman:cpu
 #   docker run --rm --read-only --stop-timeout 30 -p 127.0.0.1:50051:50051 -v /my/bundle:/bundle:ro dragoman:cpu
 #
-# Builds with the classic builder as well as with BuildKit.
+# Builds with the classic builder and with BuildKit.
 
 ARG BASE_IMAGE=python:3.11-slim-bookworm
 
-# What serves, installed into one folder.
+# The server, installed into one folder.
 FROM ${BASE_IMAGE} AS build
-# cpu or gpu. The wheels of the two share a folder: never install both.
+# cpu or gpu. Never install both: their wheels share a folder.
 ARG VARIANT=cpu
 WORKDIR /source
-# No wheel is installed but those whose hashes stand in a lock (`make lock`), and no source archive, which would run code
-# of its own. What builds dragoman itself has an environment of its own.
+# Only wheels with their hashes in a lock (`make lock`) are installed, and no source archives, which run code when
+# installed. The tools that build dragoman's own wheel have a separate environment.
 COPY deploy/image/build.lock deploy/image/${VARIANT}.lock ./
 RUN python -m venv --without-pip /opt/build \
     && python -m venv --without-pip /opt/dragoman \
@@ -35,7 +35,8 @@ RUN PATH=/opt/build/bin:${PATH} pip --python /opt/build/bin/python wheel --quiet
 FROM ${BASE_IMAGE} AS runtime
 ARG VARIANT=cpu
 COPY --from=build /opt/dragoman/ /opt/dragoman/
-# NVIDIA's wheels put their libraries where the loader does not look. The driver's own comes from the host at run time.
+# NVIDIA's wheels install their libraries outside the loader's search path. The driver's library, libcuda.so.1, comes
+# from the host at run time.
 RUN if [ "${VARIANT}" = gpu ]; then \
         find /opt/dragoman -type d -path '*/nvidia/*/lib' > /etc/ld.so.conf.d/nvidia.conf \
         && ldconfig \
@@ -46,7 +47,7 @@ RUN if [ "${VARIANT}" = gpu ]; then \
         && rm /tmp/ldd; \
     fi
 COPY model/pretrained/en-fr-int8/ /bundle/
-# ONNX Runtime would report to its makers.
+# Unless disabled, ONNX Runtime sends telemetry to its makers.
 ENV PATH=/opt/dragoman/bin:${PATH} \
     ORT_DISABLE_TELEMETRY=1 \
     PYTHONDONTWRITEBYTECODE=1 \
@@ -59,11 +60,11 @@ HEALTHCHECK --interval=10s --timeout=5s --start-period=60s CMD ["python", "-m", 
 ENTRYPOINT ["dragoman"]
 CMD ["serve", "/bundle"]
 
-# All the rest of dragoman, PyTorch too, on what serves; it is not locked, since its PyTorch is of your choice:
+# The exporter and the trainer with PyTorch, added to the server. Not locked, so that you can choose the PyTorch build:
 #   docker build --target export -t dragoman:export --build-arg TORCH_INDEX=URL .
 #   docker run --rm -v "$PWD:/work" -u "$(id -u)" dragoman:export export CHECKPOINT BUNDLE
 FROM build AS export
-# One more package index to find torch on; empty: pip's own index, a CUDA build of several gigabytes.
+# An extra package index for torch; if empty, pip's default index, with a CUDA build of several gigabytes.
 ARG TORCH_INDEX=
 RUN printf '%s[cpu,export,train]' /wheels/*.whl > /wheels/requirements \
     && pip --python /opt/dragoman/bin/python install --quiet --no-cache-dir \
@@ -73,5 +74,5 @@ WORKDIR /work
 USER 65532:65532
 ENTRYPOINT ["dragoman"]
 
-# What a build without --target makes.
+# The default target.
 FROM runtime

@@ -34,7 +34,7 @@ COMPILE = build/lock/bin/uv pip compile --quiet --generate-hashes --only-binary 
     --cache-dir build/lock/cache --custom-compile-command 'make lock' --python-version 3.11 \
     --python-platform x86_64-manylinux_2_28 $(LOCK_OPTIONS)
 
-.PHONY: help install serve test check lint types generated image image-gpu lock audit deploy-test deploy-lint bundle bench bench-served families wheel wheel-test clean
+.PHONY: help install serve test check lint types generated image image-gpu lock audit deploy-test bundle bench bench-served families wheel wheel-test clean
 
 help: ## List these targets.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 14
@@ -111,9 +111,6 @@ $(LOCKER): Makefile
 
 deploy-test: $(INSTALLED) ## Test image, docker-compose.yml, dashboards and alerts on a Docker engine: about 5 minutes.
 	$(BIN)/python -m tests.deploy.trial
-
-deploy-lint: $(SERVING) ## Check the rules, every alert, and a live server's metrics with promtool.
-	.ci/deploy-lint $(VENV) $(BUNDLE)
 
 bench: $(PEERS) ## Measure against CTranslate2, transformers and optimum-onnx: about 30 minutes on two idle cores.
 	build/peers/bin/python -m benchmarks.speed.steps

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import torch
 
-from dragoman.bundle.manifest import Bundle, Manifest
+from dragoman.bundle.manifest import Bundle
 from dragoman.bundle.precision import Precision
 from dragoman.bundle.rules import DecodingRules
 from dragoman.bundle.tokenizers import Tokenizer
-from dragoman.export.exporter import REDUCED
-from dragoman.export.graph_writer import dimensions_of, write_graphs, write_product
+from dragoman.export.exporter import REDUCED, manifest_of
+from dragoman.export.graph_writer import write_graphs, write_product
 from dragoman.model.checkpoint import load_checkpoint
-from dragoman.model.config import TransformerConfig
+from dragoman.model.config import CheckpointConfig, TransformerConfig
 from dragoman.model.transformer import Transformer
 
 OPUS_SHAPE = TransformerConfig(58_101, 58_101, max_positions=512)
@@ -62,17 +62,5 @@ def write_bundle(folder: Path, model: Transformer, rules: DecodingRules, precisi
     write_graphs(folder, reduced, rules, precision=precision)
     if precision == "int8":
         write_product(folder)
-    manifest = Manifest(
-        format_version=1,
-        name=folder.name,
-        version="0" * 12,
-        family="transformer",
-        source_languages=("en",),
-        target_languages=("fr",),
-        precision=precision,
-        dimensions=dimensions_of(model.config),
-        decoding=rules,
-        max_source_characters=10_000,
-        files=(),
-    )
-    return Bundle(folder, manifest)
+    config = CheckpointConfig(folder.name, "transformer", ("en",), ("fr",), model.config, rules)
+    return Bundle(folder, manifest_of(config, precision, folder))

@@ -1,1 +1,1 @@
-"""An exported model on disk: manifest, graphs, tokenizer, and the proof that it computes the same. Needs no torch."""
+"""An exported model on disk: manifest, graphs, tokenizer, and their verification. Needs no torch."""

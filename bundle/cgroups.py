@@ -1,4 +1,4 @@
-"""The control groups that this process is in, by which a container bounds what it may use."""
+"""The control groups of this process, through which a container bounds its CPUs and memory."""
 
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
@@ -14,10 +14,10 @@ Version = Literal[1, 2]
 def groups(
     controller: Controller, membership: Path = MEMBERSHIP, mounts: Path = MOUNTS
 ) -> Iterator[tuple[Version, Path]]:
-    """Every group that bounds this process for `controller`, with the version of its files.
+    """Every group that bounds this process for `controller`, with the cgroup version of its files.
 
-    `membership` is /proc/self/cgroup and `mounts` where the groups are mounted. A group's bound holds for everything
-    below it, so every group up to the root counts.
+    `membership` is /proc/self/cgroup, and `mounts` is the mount point of the groups. A bound holds for the whole
+    subtree of its group, so every group up to the root counts.
     """
     try:
         lines = membership.read_text().splitlines()
@@ -32,7 +32,7 @@ def groups(
 
 
 def words(path: Path) -> list[str]:
-    """What a group's file says; nothing where there is no such file."""
+    """The words of a group's file; empty if it cannot be read."""
     try:
         return path.read_text().split()
     except OSError:
@@ -40,7 +40,7 @@ def words(path: Path) -> list[str]:
 
 
 def _upward(mount: Path, path: str) -> Iterator[Path]:
-    """The group at `path`, and all that hold it. Inside a container it may be a path of the host, and not exist."""
+    """The group at `path` and its ancestors. Inside a container, `path` may be the host's, and not exist."""
     inner = PurePosixPath(path).relative_to("/")
     if ".." not in inner.parts:
         yield mount / inner

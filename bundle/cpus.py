@@ -1,4 +1,4 @@
-"""How many processors this process may really use, which in a container is fewer than the host has."""
+"""The processor as this process sees it: how many CPUs it may use, and which instructions they have."""
 
 import os
 from pathlib import Path
@@ -7,18 +7,39 @@ from dragoman.bundle.cgroups import MEMBERSHIP, MOUNTS, groups, words
 
 
 def allowed_cpus() -> int:
-    """Whole processors that affinity and cgroup quota leave to this process; at least 1."""
+    """Whole CPUs that affinity and cgroup quota leave to this process, at least 1.
+
+    A container usually has fewer than its host. Libraries that choose a number of threads by themselves count the
+    host's, so every default in this project comes from here.
+    """
     quota = cgroup_quota(MEMBERSHIP, MOUNTS)
     allowed = _affinity()
     return allowed if quota is None else max(1, min(allowed, int(quota)))
 
 
 def cgroup_quota(membership: Path, mounts: Path) -> float | None:
-    """The smallest quota, in processors, of the groups that this process is in; None if there is none."""
+    """The smallest quota, in CPUs, of the groups that this process is in; None without a quota."""
     quotas = [
         _quota_v2(group) if version == 2 else _quota_v1(group) for version, group in groups("cpu", membership, mounts)
     ]
     return min((quota for quota in quotas if quota is not None), default=None)
+
+
+def processor_flags() -> frozenset[str]:
+    """Instruction-set flags of the first processor, such as avx512_vnni; empty where the kernel lists none."""
+    info = Path("/proc/cpuinfo")
+    if not info.is_file():
+        return frozenset()
+    for line in info.read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name.strip().lower() in ("flags", "features"):
+            return frozenset(value.split())
+    return frozenset()
+
+
+def has_bfloat16() -> bool:
+    """Whether matrix products in bfloat16 run in hardware, which makes them faster than in float32."""
+    return bool(processor_flags() & {"avx512_bf16", "amx_bf16", "bf16"})
 
 
 def _affinity() -> int:

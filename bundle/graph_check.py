@@ -1,10 +1,10 @@
-"""What a graph's file may hold, checked before a runtime sees it; the onnx package is not needed for that.
+"""Check of a graph's file before a runtime opens it; does not need the onnx package.
 
 A bundle is data: its graphs compute with standard operators of one version, and read nothing but the bundle's own
-weights. ONNX Runtime would run operators of its makers' own too, and look for weights wherever a graph says that they
-lie. What stands here is a strict subset of what it takes.
+weights. ONNX Runtime would also run its vendor's operators, and open weights at any path that a graph names. This check
+allows a strict subset.
 
-The file is parsed by protobuf with the part of ONNX's schema below, so that it is understood as the runtime does.
+Protobuf parses the file by the part of ONNX's schema below, and so reads it as the runtime does.
 """
 
 from collections.abc import Iterator
@@ -19,10 +19,10 @@ from google.protobuf.message import DecodeError
 from dragoman.bundle.graphs import OPSET
 
 MAX_BYTES = 16 * 2**20
-"""Of a graph without its weights. Those of a model of 24 layers have a hundredth of it."""
+"""The largest graph, without weights; the graphs of a model with 24 layers have a hundredth of this."""
 
 MAX_DIGITS = 18
-"""Of a place within a file: more would not fit into 64 bits."""
+"""Digits of an offset or length within a file; more would not fit into 64 bits."""
 
 SCHEMA = {
     "Model": {
@@ -53,17 +53,17 @@ SCHEMA = {
     "Entry": {"key": (1, "bytes"), "value": (2, "bytes")},
     "Any": {},
 }
-"""Fields of onnx.proto by number and type, those that are of concern here; a star marks those that may be several.
+"""The relevant fields of onnx.proto, by number and type; a star marks a repeated field.
 
-Text is bytes here: what it holds is never shown but quoted.
+Strings are parsed as bytes, and quoted wherever they are shown.
 """
 
 ITEM_BYTES = {1: 4, 2: 1, 3: 1, 4: 2, 5: 2, 6: 4, 7: 8, 9: 1, 10: 2, 11: 8, 12: 4, 13: 8, 16: 2}
-"""Bytes of a number, by onnx.proto's number of its type; of no others are weights made."""
+"""Bytes per number, by data type in onnx.proto; weights have no other type."""
 
 
 def check_graph(path: Path, weights: Path) -> None:
-    """Raise ValueError that says what in the graph at `path` is not allowed, or lies outside the file of weights."""
+    """Raise ValueError naming what the graph at `path` may not contain, or what is outside the file `weights`."""
     size = path.stat().st_size
     if size > MAX_BYTES:
         raise ValueError(f"has {size} bytes, may have {MAX_BYTES}")
@@ -71,29 +71,29 @@ def check_graph(path: Path, weights: Path) -> None:
     try:
         model.ParseFromString(path.read_bytes())
     except DecodeError as error:
-        raise ValueError("not a whole ONNX graph") from error
+        raise ValueError("not a complete ONNX graph") from error
     opsets = [(each.domain, each.version) for each in model.opset_import]
     if opsets != [(b"", OPSET)]:
-        asked = ", ".join(f"{_quoted(domain)} {version}" for domain, version in opsets) or "none"
-        raise ValueError(f"must ask for the standard operators of version {OPSET} alone, asks for {asked}")
+        imported = ", ".join(f"{_quoted(domain)} {version}" for domain, version in opsets) or "none"
+        raise ValueError(f"must import only version {OPSET} of the standard operators, imports {imported}")
     for name in ("functions", "training_info"):
         if getattr(model, name):
-            raise ValueError(f"holds {name}, which no bundle has")
-    held = weights.stat().st_size if weights.is_file() else 0
+            raise ValueError(f"contains {name}, which no bundle has")
+    weights_bytes = weights.stat().st_size if weights.is_file() else 0
     for graph in _graphs(model.graph):
         _check_nodes(graph)
         for tensor in _tensors(graph):
-            _check_tensor(tensor, size, weights.name, held)
+            _check_tensor(tensor, size, weights.name, weights_bytes)
 
 
 @cache
 def _message(name: str) -> Any:
-    """The class of one of the messages in SCHEMA."""
-    file = descriptor_pb2.FileDescriptorProto(name="dragoman/graph_files.proto", package="onnx", syntax="proto2")
+    """The class of a message in SCHEMA."""
+    file = descriptor_pb2.FileDescriptorProto(name="dragoman/graph_check.proto", package="onnx", syntax="proto2")
     for message, fields in SCHEMA.items():
-        made = file.message_type.add(name=message)
+        descriptor = file.message_type.add(name=message)
         for field, (number, kind) in fields.items():
-            made.field.append(_field(field, number, kind))
+            descriptor.field.append(_field(field, number, kind))
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"onnx.{name}"))
@@ -112,7 +112,7 @@ def _field(name: str, number: int, kind: str) -> descriptor_pb2.FieldDescriptorP
 
 
 def _graphs(graph: Any) -> Iterator[Any]:
-    """A graph, and all within its nodes; protobuf has bounded how deep they lie."""
+    """A graph, and the graphs in its nodes at any depth; protobuf bounds that depth while parsing."""
     yield graph
     for node in graph.node:
         for attribute in node.attribute:
@@ -132,14 +132,14 @@ def _tensors(graph: Any) -> Iterator[Any]:
 
 def _check_nodes(graph: Any) -> None:
     if graph.sparse_initializer:
-        raise ValueError("holds sparse tensors, which no bundle has")
+        raise ValueError("contains sparse tensors, which no bundle has")
     for node in graph.node:
         if node.domain:
             operator, domain = _quoted(node.op_type), _quoted(node.domain)
-            raise ValueError(f"operator {operator} is of domain {domain}; only standard ones are run")
+            raise ValueError(f"operator {operator} is of domain {domain}; only standard operators are allowed")
         for attribute in node.attribute:
             if attribute.HasField("sparse_tensor") or attribute.sparse_tensors:
-                raise ValueError("holds sparse tensors, which no bundle has")
+                raise ValueError("contains sparse tensors, which no bundle has")
             if attribute.ref_attr_name:
                 raise ValueError(f"operator {_quoted(node.op_type)} refers to a function, which no bundle has")
 
@@ -150,34 +150,34 @@ def _check_tensor(tensor: Any, graph_bytes: int, weights: str, weights_bytes: in
         raise ValueError(f"{name} has dimensions {list(tensor.dims)}")
     count = prod(tensor.dims)
     if not (tensor.data_location or tensor.external_data):
-        # At least four bits each, in whatever field they are.
+        # A number takes at least four bits, whatever its field.
         if count > 2 * graph_bytes:
-            raise ValueError(f"{name} has {count} numbers, more than the file can hold")
+            raise ValueError(f"{name} claims {count} numbers, more than fit into the file")
         return
     keys = [entry.key for entry in tensor.external_data]
     place = {entry.key: entry.value for entry in tensor.external_data}
     if place.get(b"location") != weights.encode():
-        where = _quoted(place.get(b"location", b""))
-        raise ValueError(f"{name} lies in {where}; weights lie in {weights} alone")
+        location = _quoted(place.get(b"location", b""))
+        raise ValueError(f"{name} is stored in {location}; weights must be in {weights}")
     if len(place) < len(keys) or not place.keys() <= {b"location", b"offset", b"length"}:
-        raise ValueError(f"{name}: its place is told by {', '.join(map(_quoted, keys))}")
+        raise ValueError(f"{name} must have one location, offset and length, has {', '.join(map(_quoted, keys))}")
     if tensor.data_type not in ITEM_BYTES:
-        raise ValueError(f"{name} is of type {tensor.data_type}, of which no weights are")
+        raise ValueError(f"{name} has data type {tensor.data_type}, which weights cannot have")
     size = count * ITEM_BYTES[tensor.data_type]
     offset = _number(place.get(b"offset", b"0"), name)
     length = _number(place.get(b"length", b"%d" % size), name)
     if length != size:
-        raise ValueError(f"{name} takes {length} bytes, should take {size}")
+        raise ValueError(f"{name} claims {length} bytes, must have {size}")
     if offset + length > weights_bytes:
-        raise ValueError(f"{name} lies at {offset} to {offset + length} in {weights}, which has {weights_bytes} bytes")
+        raise ValueError(f"{name} is at {offset} to {offset + length} in {weights}, which has {weights_bytes} bytes")
 
 
 def _number(text: bytes, name: str) -> int:
     if not text.isdigit() or len(text) > MAX_DIGITS:
-        raise ValueError(f"{name}: its place is given as {_quoted(text)}")
+        raise ValueError(f"{name}: offset and length must be numbers below 10^{MAX_DIGITS}, one is {_quoted(text)}")
     return int(text)
 
 
 def _quoted(text: bytes) -> str:
-    """As far as it helps to know, without what would disturb a line of a log."""
+    """The start of `text`, safe to log."""
     return repr(text[:60].decode("utf-8", "replace"))

@@ -1,7 +1,7 @@
-"""The two graphs of a bundle: the one table of their names, types and axes.
+"""The two graphs of a bundle: the single table of their names, types and axes.
 
-The exporter writes what stands here, the verifier checks it, and the engine binds it. Lengths, not masks,
-say where a row's padding starts.
+The exporter writes graphs by this table, the verifier checks them against it, and the engine binds tensors by it.
+Lengths, not masks, mark the start of a row's padding.
 """
 
 from collections.abc import Mapping
@@ -15,42 +15,41 @@ from dragoman.bundle.precision import Precision
 from dragoman.bundle.validation import Count, Layers
 
 OPSET = 24
-"""The version of the standard ONNX operators that the graphs are made of."""
+"""The version of the standard ONNX operators in the graphs."""
 
 Axis = str | int
-"""A name for an axis that may differ from call to call, a number for one that is fixed by the model."""
+"""A name for an axis that varies between calls, a number for one that the model fixes."""
 
 WIDTH_STEP = 8
 """Source widths and cache capacities are multiples of this, however short the texts.
 
-At some other widths ONNX Runtime's attention on the CPU sums in another order (seen where a row of 7, 11, 15, ...
-positions fills its width), and a text's scores would depend on the width that its batch-mates ask for.
+At some other widths ONNX Runtime's attention on the CPU sums in another order (seen when a row of 7, 11, 15, ...
+positions fills its width), and a text's scores would depend on the width that its batch-mates need.
 """
 
 ENCODER_FILE = "encoder.onnx"
 DECODER_FILE = "decoder.onnx"
 
-
 MAX_WIDTH = 2**16
-"""Of a state, and of all heads together: four times that of the largest models there are."""
+"""Upper bound of a state's width, and of all heads together: four times that of the largest existing models."""
 
 Width = Annotated[int, Field(ge=1, le=MAX_WIDTH)]
 
 
 @checked_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class Dimensions:
-    """What the fixed axes of a model's graphs measure."""
+    """The sizes of the fixed axes of a model's graphs."""
 
     encoder_layers: Annotated[Layers, Field(ge=1)]
     decoder_layers: Layers
-    """0 in an encoder alone: its bundle has no decoder's graph."""
+    """0 for an encoder alone, whose bundle has no decoder graph."""
     heads: Width
     head_width: Width
     d_model: Width
     target_vocabulary: Count
 
     def __post_init__(self) -> None:
-        """Check what no single field can; caches are made by these numbers."""
+        """Bound the fields together: they determine the size of the caches."""
         if self.heads * self.head_width > MAX_WIDTH:
             raise ValueError(f"heads × head_width must be at most {MAX_WIDTH}, is {self.heads} × {self.head_width}")
 
@@ -69,24 +68,24 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class GraphSpec:
-    """Inputs and outputs of a graph, in their order."""
+    """Inputs and outputs of a graph, in order."""
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
 
 
 def padded_width(positions: int) -> int:
-    """The smallest width that may be used for `positions`."""
+    """The smallest allowed width for `positions`."""
     return -(-positions // WIDTH_STEP) * WIDTH_STEP
 
 
 def cross_key(layer: int) -> str:
-    """The cross-attention keys of decoder layer `layer`: the encoder's output, the decoder's input."""
+    """The cross-attention keys of decoder layer `layer`: output of the encoder, input of the decoder."""
     return f"cross_key.{layer}"
 
 
 def cross_value(layer: int) -> str:
-    """The cross-attention values of decoder layer `layer`: the encoder's output, the decoder's input."""
+    """The cross-attention values of decoder layer `layer`: output of the encoder, input of the decoder."""
     return f"cross_value.{layer}"
 
 
@@ -101,20 +100,20 @@ def self_value(layer: int) -> str:
 
 
 def updated(name: str) -> str:
-    """The output that carries the cache `name` on; bound to the same memory, it is updated in place."""
+    """The output that returns the cache `name`; bound to the same memory, the cache is updated in place."""
     return f"{name}.out"
 
 
 def held_dtype(precision: Precision) -> DType:
-    """The type of keys and values, of self-attention as of cross-attention; all else with a fraction is float32."""
+    """The type of keys and values, in self-attention and cross-attention; all other floats are float32."""
     return "float16" if precision == "float16" else "float32"
 
 
 def encoder_spec(size: Dimensions, precision: Precision) -> GraphSpec:
-    """The encoder, with the cross keys and values of every decoder layer computed once a source.
+    """The encoder, which also computes the cross-attention keys and values of every decoder layer.
 
     input_ids [batch, source] and source_lengths [batch] -> hidden [batch, source, model] and, per decoder layer,
-    cross_key, cross_value [batch, heads, source, head]. Beyond a row's length they mean nothing.
+    cross_key, cross_value [batch, heads, source, head]. Values beyond a row's length are meaningless.
     """
     held = held_dtype(precision)
     cross = ("batch", size.heads, "source", size.head_width)
@@ -137,11 +136,11 @@ def encoder_spec(size: Dimensions, precision: Precision) -> GraphSpec:
 def decoder_spec(size: Dimensions, precision: Precision, logits: bool) -> GraphSpec:
     """One step of the decoder for each row of the batch.
 
-    `token` [batch, 1] is each row's last token and `position` [batch] how many came before it in its row; its keys and
-    values are written to the caches at that position, which must be below their capacity. Gives the next token
-    (greedy: the largest logit, the lowest id on a tie) and the caches; `logits` [batch, vocabulary] only in a copy that
-    shows them for the proof. `log_prob` is the token's natural log-probability where `scored` is true. That takes a
-    pass over the vocabulary, so where it is false `log_prob` is the bare logit, which is as finite.
+    `token` [batch, 1] is each row's last token and `position` [batch] the number of tokens before it. Its keys and
+    values are written to the caches at that position, which must be below their capacity. Outputs the next token
+    (greedy: the largest logit, the lowest id on a tie) and the caches; `logits` [batch, vocabulary] only in the copy
+    for the proof. `log_prob` is the token's natural log-probability if `scored` is true. That takes a pass over the
+    vocabulary, so otherwise `log_prob` is the bare logit, which is finite as well.
     """
     held = held_dtype(precision)
     cross = ("batch", size.heads, "source", size.head_width)
@@ -167,7 +166,7 @@ def decoder_spec(size: Dimensions, precision: Precision, logits: bool) -> GraphS
 
 
 def shape_faults(spec: TensorSpec, dtype: str, axes: tuple[Axis | None, ...]) -> list[str]:
-    """What is wrong with a graph's tensor that has `dtype` and `axes`, in words; nothing if it is as `spec` says."""
+    """The differences in words between `spec` and a graph's tensor with `dtype` and `axes`; empty if there are none."""
     faults = []
     if dtype != spec.dtype:
         faults.append(f"{spec.name} is {dtype}, should be {spec.dtype}")
@@ -177,5 +176,5 @@ def shape_faults(spec: TensorSpec, dtype: str, axes: tuple[Axis | None, ...]) ->
 
 
 def bind_axes(spec: TensorSpec, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """The shape of `spec` where its named axes have `sizes`."""
+    """The shape of `spec` with its named axes replaced by `sizes`."""
     return tuple(sizes[axis] if isinstance(axis, str) else axis for axis in spec.axes)

@@ -1,28 +1,28 @@
-"""Files of JSON that others wrote."""
+"""Bounded reading of JSON files from untrusted sources."""
 
 import json
 from pathlib import Path
 from typing import Any
 
 MAX_BYTES = 256 * 2**20
-"""Of a file; the largest tokenizers have a tenth of it."""
+"""The largest file that is read; the largest known tokenizers have a tenth of this."""
 
 
-def read_json(path: Path, most_bytes: int = MAX_BYTES) -> Any:
-    """What a file says. Raises OSError, or ValueError with its name where it is too large, too deep or no JSON."""
+def read_json(path: Path, max_bytes: int = MAX_BYTES) -> Any:
+    """The parsed file. Raises OSError, or ValueError with its path if it is too large, too deep or not JSON."""
     size = path.stat().st_size
-    if size > most_bytes:
-        raise ValueError(f"{path}: has {size} bytes, may have {most_bytes}")
+    if size > max_bytes:
+        raise ValueError(f"{path}: has {size} bytes, may have {max_bytes}")
     try:
         return json.loads(path.read_bytes())
     except ValueError as error:
         raise ValueError(f"{path}: not JSON: {error}") from error
     except RecursionError:
-        raise ValueError(f"{path}: not JSON that can be read: it is nested too deeply") from None
+        raise ValueError(f"{path}: JSON is nested too deeply") from None
 
 
 def read_object(path: Path) -> dict[str, Any] | None:
-    """What a file says; None where there is none. Raises ValueError with its name unless it is a JSON object."""
+    """The parsed file, or None if it is missing. Raises ValueError with its path unless it is a JSON object."""
     if not path.is_file():
         return None
     found = read_json(path)

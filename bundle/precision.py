@@ -1,10 +1,10 @@
-"""The precisions of a bundle, and how near to its reference each has to stay.
+"""The precisions of a bundle, and the tolerances of each against its reference.
 
 The reference is the PyTorch model in the same precision. In float32 the two differ by rounding in the seventh digit.
-In int8 such a difference can move a value over the border between two of its 255 steps, so that single logits differ
-visibly. In float16 it can move one to the next float16, a step of the fourth digit: in a tiny checkpoint and in the one
-that we ship, states and logits came within 0.03, log-probabilities within 0.015. How much the precision itself costs is
-a check of its own, against float32.
+In int8 such a difference can move a value across the border between two of its 255 steps, so that single logits differ
+visibly. In float16 it can move a value to the next float16, a step in the fourth digit: for a tiny checkpoint and for
+the shipped one, states and logits came within 0.03, log-probabilities within 0.015. The loss of the precision itself is
+checked separately, against float32.
 """
 
 from dataclasses import dataclass
@@ -15,18 +15,18 @@ Precision = Literal["float32", "int8", "float16"]
 
 @dataclass(frozen=True)
 class Tolerance:
-    """Bounds on the way from a reference to its export."""
+    """Bounds on the differences between a reference and its export."""
 
     value: float
-    """By how much a state or a logit may differ, relative to 1 or to the value itself."""
+    """Largest difference of a state or a logit, relative to 1 or to the value, whichever is larger."""
     log_prob: float
-    """By how much a log-probability may differ."""
+    """Largest difference of a log-probability."""
     margin: float
-    """Where the two largest logits lie closer than this, noise may decide between them: nothing is proven there."""
+    """If the two largest logits are closer than this, noise may decide between them: such a step proves nothing."""
     whole: float
-    """The least part of the texts that must be free of such steps."""
+    """Least share of texts that must be free of such steps."""
     replay_margin: float
-    """The same on another machine than the reference's, whose arithmetic differs by more."""
+    """`margin` on another machine than the reference's, where arithmetic differs more."""
 
 
 TOLERANCES: dict[Precision, Tolerance] = {
@@ -38,14 +38,14 @@ TOLERANCES: dict[Precision, Tolerance] = {
 
 @dataclass(frozen=True)
 class Loss:
-    """What a reduced precision may lose against float32."""
+    """Bounds on the loss of a reduced precision against float32."""
 
     agreement: float
-    """Of the steps with the same prefix, the least part in which it must choose as float32 does."""
+    """Least share of steps, each after float32's own prefix, in which it chooses float32's token."""
     drop: float
-    """By how much the mean log-probability of float32's tokens may drop."""
+    """Largest drop of the mean log-probability of float32's tokens."""
     cosine: float
-    """Without a decoder: the least mean cosine of a text's mean state with float32's."""
+    """Without a decoder: least mean cosine between a text's mean state and float32's."""
 
 
 LOSSES: dict[Precision, Loss] = {

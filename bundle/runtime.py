@@ -1,7 +1,7 @@
-"""ONNX Runtime, which reports to nobody.
+"""ONNX Runtime with its telemetry off.
 
-Its official builds send events to their makers, unless they are told not to before they are loaded. So whatever needs
-the runtime imports it from here; who wants it to report sets the variable to 0.
+Its official builds send events to their vendor, unless the environment says otherwise before they are loaded. All code
+therefore imports the runtime from here. To turn telemetry on, set the variable to 0.
 """
 
 import os

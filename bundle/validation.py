@@ -1,4 +1,4 @@
-"""Checks that every JSON document of a bundle or checkpoint shares: bounded numbers, no unknown keys, clear faults."""
+"""Checks shared by every JSON document of a bundle or checkpoint: bounded numbers, no unknown keys, clear errors."""
 
 from typing import Annotated
 
@@ -13,19 +13,19 @@ TokenId = Annotated[int, Field(ge=0, le=MAX_NUMBER)]
 Layers = Annotated[int, Field(ge=0, le=1024)]
 
 STRICT = ConfigDict(extra="forbid")
-"""An unknown key is an error: it may be a misspelling, or a rule that this version cannot keep."""
+"""An unknown key is an error: it may be a misspelling, or a rule that this version does not support."""
 
 
 def explain(error: ValidationError) -> str:
-    """One line that names every field at fault, what it must be, and what it is."""
+    """One line with every invalid field, its valid values, and its value."""
     return "; ".join(_explain(fault) for fault in error.errors(include_url=False))
 
 
 def _explain(fault: ErrorDetails) -> str:
     where = ".".join(str(part) for part in fault["loc"])
-    if fault["type"] == "value_error":  # raised by a __post_init__, which says it all
+    if fault["type"] == "value_error":  # raised by a __post_init__, with a complete message
         text = str(fault["ctx"]["error"])
-    elif fault["type"] in ("missing", "json_invalid"):  # here the input is all that surrounds the fault
+    elif fault["type"] in ("missing", "json_invalid"):  # here the input is the whole surrounding object
         text = fault["msg"]
     else:
         text = f"{fault['msg']} (is {repr(fault['input'])[:60]})"

@@ -1,6 +1,8 @@
-"""Clients for a Dragoman server, with and without asyncio: `from dragoman.client import Client`."""
+"""Clients for a Dragoman server, with and without asyncio: `from dragoman.client import Client, AsyncClient`."""
 
-from dragoman.client.client import AsyncClient, Client
+from dragoman.client.async_client import AsyncClient
+from dragoman.client.base import DEFAULT_ADDRESS, DEFAULT_TIMEOUT_SECONDS
+from dragoman.client.client import Client
 from dragoman.client.errors import (
     ClientError,
     InvalidArgumentError,
@@ -30,6 +32,8 @@ from dragoman.client.values import (
 )
 
 __all__ = [
+    "DEFAULT_ADDRESS",
+    "DEFAULT_TIMEOUT_SECONDS",
     "AsyncClient",
     "Client",
     "ClientError",

@@ -1,12 +1,12 @@
-"""What a client raises for a call that failed, made from the status that came back.
+"""Errors of the client, built from the gRPC status of a failed call.
 
-ClientError                  has the code, the server's words, the fields at fault and when to come again
-├── InvalidArgumentError     the request is at fault; `violations` says where
+ClientError                  holds the code, the server's message, the fields at fault and the retry delay
+├── InvalidArgumentError     the request is invalid; `violations` names the fields
 ├── NotFoundError            no such model
-├── UnauthenticatedError     the server wants a token, or knows another one
-├── OverloadedError          come again after `retry_after_seconds`
-├── TimedOutError            no answer in time
-├── UnavailableError         no server there, or one that is starting or stopping
+├── UnauthenticatedError     the token is missing or unknown
+├── OverloadedError          the server is full; retry after `retry_after_seconds`
+├── TimedOutError            no answer within the time limit
+├── UnavailableError         no server, or one that is starting or stopping
 └── ServerError              anything else
 """
 
@@ -22,15 +22,15 @@ from dragoman.v1.names import DETAILS_KEY
 
 @dataclass(frozen=True)
 class Violation:
-    """One field at fault."""
+    """A field of the request that is at fault."""
 
     field: str
-    """As in the proto, with an index where it repeats: `texts[3]`."""
+    """Name in the proto, with an index if the field repeats: `texts[3]`."""
     description: str
 
 
 class ClientError(Exception):
-    """A call that failed; the message is the server's."""
+    """A call failed; the message is the server's."""
 
     def __init__(
         self,
@@ -43,11 +43,11 @@ class ClientError(Exception):
         self.code = code
         self.violations = violations
         self.retry_after_seconds = retry_after_seconds
-        """When the server asks to come again; None where it does not."""
+        """Delay that the server asks for before a retry; None if it asks for none."""
 
 
 class InvalidArgumentError(ClientError):
-    """The request can never be answered as it is."""
+    """The request is invalid; repeating it cannot succeed."""
 
 
 class NotFoundError(ClientError):
@@ -55,19 +55,19 @@ class NotFoundError(ClientError):
 
 
 class UnauthenticatedError(ClientError):
-    """The server wants a token that it knows."""
+    """The token is missing or unknown to the server."""
 
 
 class OverloadedError(ClientError):
-    """The server's queue is full; or, without `retry_after_seconds`, the message was too large."""
+    """The server's queue is full or, without `retry_after_seconds`, the message was too large."""
 
 
 class TimedOutError(ClientError):
-    """No answer came in time."""
+    """No answer arrived within the time limit."""
 
 
 class UnavailableError(ClientError):
-    """There is no server, or it is starting or stopping, or has ended the call because it stops."""
+    """There is no server, or it is starting or stopping, or it ended the call by stopping."""
 
 
 class ServerError(ClientError):
@@ -81,7 +81,7 @@ _KINDS: dict[grpc.StatusCode, type[ClientError]] = {
     grpc.StatusCode.RESOURCE_EXHAUSTED: OverloadedError,
     grpc.StatusCode.DEADLINE_EXCEEDED: TimedOutError,
     grpc.StatusCode.UNAVAILABLE: UnavailableError,
-    # The caller's own cancelling raises something else; this is a server that went down with the call.
+    # Cancellation by the caller raises another error; this status means that the server stopped during the call.
     grpc.StatusCode.CANCELLED: UnavailableError,
 }
 
@@ -89,7 +89,7 @@ _KINDS: dict[grpc.StatusCode, type[ClientError]] = {
 def client_error(
     code: grpc.StatusCode, message: str | None, metadata: Iterable[tuple[str, str | bytes]] | None
 ) -> ClientError:
-    """The error for a call that ended with `code`, `message` and trailing `metadata`."""
+    """The error of a call that ended with `code`, `message` and trailing `metadata`."""
     violations: list[Violation] = []
     retry_after_seconds: float | None = None
     for detail in _details(metadata or ()):

@@ -1,4 +1,4 @@
-"""What a call gives: the values that the server fills and the client hands out."""
+"""Results of the calls: filled by the server, returned by the client."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -17,25 +17,25 @@ class FinishReason(Enum):
     REPETITION = "repetition"
     """The model fell into a loop and was stopped."""
     UNKNOWN = "unknown"
-    """A reason that is newer than this client."""
+    """A reason that this version of the client does not know."""
 
 
 class Pooling(Enum):
-    """How token states become a vector. The end token is a token like any other; padding never counts."""
+    """How token states are combined into a vector. The end token counts like any other; padding never counts."""
 
     MEAN = "mean"
     """The mean over all tokens."""
     CLS = "cls"
     """The state of the first token."""
     MAX = "max"
-    """The largest value of each dimension over all tokens."""
+    """The maximum of each dimension over all tokens."""
     NONE = "none"
-    """No pooling: one vector a token."""
+    """No pooling: one vector per token."""
 
 
 @dataclass(frozen=True)
 class Timings:
-    """Where the time of a call went, in seconds; of several texts the slowest, phase by phase."""
+    """Seconds spent in each phase of a call; for several texts, the slowest in each phase."""
 
     queue_seconds: float = 0.0
     tokenize_seconds: float = 0.0
@@ -46,24 +46,24 @@ class Timings:
 
 @dataclass(frozen=True)
 class Translation:
-    """One text's translation."""
+    """The translation of one text."""
 
     text: str
     finish_reason: FinishReason
     source_truncated: bool
     """The text was longer than the model's limit, and only its beginning was translated."""
     source_tokens: int
-    """Tokens that the model read, the end token counted; 0 for a blank text."""
+    """Number of tokens read by the model, including the end token; 0 for a blank text."""
     output_tokens: int
-    """Tokens that the model wrote, the end token counted; 0 for a blank text."""
+    """Number of tokens written by the model, including the end token; 0 for a blank text."""
     score: float | None
-    """Mean natural log-probability of the chosen tokens, the end token included unless it was forced at the limit; None
-    where nothing was chosen, as for a blank text, and unasked."""
+    """Mean natural log-probability of the chosen tokens, including the end token unless the limit forced it. None if no
+    token was chosen, as for a blank text, or if the call omits scores."""
 
 
 @dataclass(frozen=True)
 class Token:
-    """A token, and the bytes of the text's UTF-8 form that it stands for: from start_byte up to end_byte."""
+    """A token and its place in the text: the UTF-8 bytes from start_byte up to but not including end_byte."""
 
     id: int
     start_byte: int
@@ -72,102 +72,103 @@ class Token:
 
 @dataclass(frozen=True, eq=False)
 class Embedding:
-    """One text's vector, or its vectors."""
+    """The vector of one text, or the vectors of its tokens."""
 
     values: NDArray[np.float32]
-    """[dimension]; without pooling [tokens, dimension]."""
+    """Shape [dimension]; without pooling, [tokens, dimension]."""
     tokens: tuple[Token, ...]
-    """Without pooling the tokens in order, the end token last; else none."""
+    """The tokens in order, the end token last. Empty with pooling."""
     source_truncated: bool
     """The text was longer than the model's limit, and only its beginning was embedded."""
     source_tokens: int
-    """Tokens that the model read, the end token counted."""
+    """Number of tokens read by the model, including the end token."""
 
 
 @dataclass(frozen=True)
 class Pivot:
-    """Half the way of a call that went through a third language, by two models."""
+    """The first step of a translation through a pivot language by two models."""
 
     language: str
-    """In between; BCP-47."""
+    """The pivot language; BCP-47."""
     model: str
-    """That translated into it."""
+    """Name of the model that translated into the pivot language."""
     model_version: str
     translations: tuple[Translation, ...]
-    """Into that language: one a text, in the order of the texts."""
+    """Translations into the pivot language, in the order of the texts."""
 
 
 @dataclass(frozen=True)
 class TranslateResult:
-    """The answer to a call of Translate."""
+    """The result of a Translate call."""
 
     translations: tuple[Translation, ...]
-    """One a text, in the order of the texts."""
+    """In the order of the texts."""
     model: str
     model_version: str
     timings: Timings
     request_id: str = ""
-    """As in the request."""
+    """Copy of the request's."""
     pivot: Pivot | None = None
-    """What lay in between, where two models were needed; then `model` is the second one, source tokens are those of the
-    first, an end is one of both, and a text was truncated where either cut it. A score is the second one's alone."""
+    """Set if two models were needed. Then `model`, scores and output tokens are the second model's, source tokens the
+    first model's, and `timings` sums both. A text counts as truncated if either model truncated it, and its finish
+    reason is END only if both outputs ended."""
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The translations alone, in the order of the texts."""
+        """The translated texts, in the order of the texts."""
         return tuple(translation.text for translation in self.translations)
 
 
 @dataclass(frozen=True)
 class EmbedResult:
-    """The answer to a call of Embed."""
+    """The result of an Embed call."""
 
     embeddings: tuple[Embedding, ...]
-    """One a text, in the order of the texts."""
+    """In the order of the texts."""
     dimension: int
-    """Numbers a vector."""
+    """Length of a vector."""
     model: str
     model_version: str
     timings: Timings
     request_id: str = ""
-    """As in the request."""
+    """Copy of the request's."""
 
 
 @dataclass(frozen=True)
 class ModelMemory:
-    """What one model holds of the server's memory, in bytes."""
+    """Memory of one model in the server, in bytes."""
 
     weights: int = 0
-    """Of its file of weights, what is resident."""
+    """Resident part of the weights file."""
     buffers: int = 0
-    """What loading it took besides: graphs, weights in the runtime's own layout, the tokenizer."""
+    """Other memory allocated by loading: graphs, weights in the runtime's own layout, the tokenizer."""
     working: int = 0
-    """What runs have taken since memory was last given back; the next runs use it again."""
+    """Memory allocated by runs since memory was last released; the next runs reuse it."""
     cache_reserved: int = 0
-    """For the rows of the batch, touched or not."""
+    """Cache reserved for the rows of the batch, whether or not it was touched."""
     cache_resident: int = 0
-    """The part of it that was touched: it alone takes memory."""
+    """Part of the cache that was touched; the rest takes no memory."""
     cache_used: int = 0
-    """The part of it that holds tokens of running texts."""
+    """Part of the cache that holds tokens of running texts."""
 
     @property
     def resident(self) -> int:
-        """All that takes memory."""
+        """Sum of all resident parts."""
         return self.weights + self.buffers + self.working + self.cache_resident
 
 
 @dataclass(frozen=True)
 class ProcessMemory:
-    """What a server holds beside its models, in bytes."""
+    """Memory of a server apart from its models, in bytes."""
 
     libraries: int = 0
-    """Programs and libraries, as far as they are resident."""
+    """Resident part of programs and libraries."""
     interpreter: int = 0
-    """What Python, gRPC and the runtime had allocated before the first model was loaded."""
+    """Memory allocated by Python, gRPC and the runtime before the first model was loaded."""
 
     @property
     def resident(self) -> int:
-        """All of it."""
+        """Sum of all parts."""
         return self.libraries + self.interpreter
 
 
@@ -181,62 +182,62 @@ class ModelInfo:
     source_languages: tuple[str, ...]
     """BCP-47."""
     target_languages: tuple[str, ...]
-    """BCP-47; none where the model only embeds."""
+    """BCP-47; empty if the model only embeds."""
     precision: str
     provider: str
-    """The execution provider really in use, such as CPUExecutionProvider."""
+    """Execution provider in use, such as CPUExecutionProvider."""
     max_source_tokens: int
-    """The end token counted."""
+    """Includes the end token."""
     max_output_tokens: int
-    """The end token counted; 0 where the model only embeds."""
+    """Includes the end token; 0 if the model only embeds."""
     max_source_characters: int
     embedding_dimension: int
-    """Numbers a vector."""
+    """Length of a vector."""
     threads: int
     memory: ModelMemory = ModelMemory()
 
 
 @dataclass(frozen=True)
 class ServerLimits:
-    """What a server bounds, whatever the model."""
+    """Limits of a server, independent of the model."""
 
     message_bytes: int
-    """Of a request."""
+    """Maximum size of a request."""
     answer_bytes: int
-    """Of the vectors of one answer."""
+    """Maximum size of the vectors in one response."""
     texts: int
-    """Of one call."""
+    """Maximum number of texts in one call."""
     metadata_bytes: int
-    """Of one call."""
+    """Maximum size of the metadata of one call."""
     connection_calls: int
-    """At once on one connection; further ones wait at the caller."""
+    """Maximum number of concurrent calls on one connection; further calls wait in the client."""
     connection_age_seconds: int
-    """After about so long a connection is closed in order, and the caller opens another."""
+    """Approximate age at which a connection is closed gracefully; the client opens another."""
     connection_idle_seconds: int
-    """After so long without a call as well."""
+    """Idle time after which a connection is closed."""
     ping_seconds: int
-    """Pings that come faster close the connection."""
+    """Minimum interval of pings; faster pings close the connection."""
     call_seconds: int
-    """Of one call, whatever its own deadline."""
+    """Time limit of one call, regardless of its deadline."""
 
 
 @dataclass(frozen=True)
 class ServerInfo:
-    """A server and what it has loaded."""
+    """A server and its models."""
 
     models: tuple[ModelInfo, ...]
     server_version: str
     runtime_version: str
-    """ONNX Runtime's version."""
+    """Version of ONNX Runtime."""
     resident_memory_bytes: int
-    """Memory of the server process that is resident now."""
+    """Resident memory of the server process."""
     limits: ServerLimits
     pivot_language: str = ""
-    """Through which calls go where no model has their languages and two have them together; "" for none."""
+    """Pivot language for pairs that only two models together cover; empty if there is none."""
     memory: ProcessMemory = ProcessMemory()
-    """What it holds beside the models."""
+    """Memory apart from the models."""
 
     @property
     def explained_memory_bytes(self) -> int:
-        """All parts that are told, each measured by itself: about `resident_memory_bytes`."""
+        """Sum of all reported parts, each measured separately: about `resident_memory_bytes`."""
         return self.memory.resident + sum(model.memory.resident for model in self.models)

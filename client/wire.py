@@ -1,4 +1,4 @@
-"""Between the values of `client.values` and the messages of the proto, both ways side by side."""
+"""Converts the values of `client.values` to messages of the proto and back."""
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from dragoman.client.values import (
 )
 from dragoman.v1 import translation_pb2 as pb
 
-# What a server may say: all that there is but UNKNOWN.
+# UNKNOWN is missing: a server never sends it.
 FINISH_REASONS = {
     FinishReason.END: pb.FINISH_REASON_END,
     FinishReason.LENGTH: pb.FINISH_REASON_LENGTH,
@@ -39,7 +39,7 @@ _POOLINGS_BACK = {number: pooling for pooling, number in POOLINGS.items()}
 
 
 def pooling_from(number: int) -> Pooling | None:
-    """The pooling of a request; None if it is left to the model. Raises ValueError for a number not known here."""
+    """The pooling of a request; None leaves it to the model. Raises ValueError for an unknown number."""
     if number == pb.POOLING_UNSPECIFIED:
         return None
     pooling = _POOLINGS_BACK.get(pb.Pooling.ValueType(number))
@@ -49,7 +49,7 @@ def pooling_from(number: int) -> Pooling | None:
 
 
 def translate_response(result: TranslateResult) -> pb.TranslateResponse:
-    """The message that holds `result`."""
+    """`result` as a message."""
     return pb.TranslateResponse(
         translations=[_translation_message(each) for each in result.translations],
         model=result.model,
@@ -61,7 +61,7 @@ def translate_response(result: TranslateResult) -> pb.TranslateResponse:
 
 
 def translate_result(message: pb.TranslateResponse) -> TranslateResult:
-    """What `message` holds."""
+    """`message` as a value."""
     return TranslateResult(
         translations=tuple(map(_translation, message.translations)),
         model=message.model,
@@ -73,7 +73,7 @@ def translate_result(message: pb.TranslateResponse) -> TranslateResult:
 
 
 def embed_response(result: EmbedResult) -> pb.EmbedResponse:
-    """The message that holds `result`."""
+    """`result` as a message."""
     return pb.EmbedResponse(
         embeddings=[
             pb.Embedding(
@@ -93,7 +93,7 @@ def embed_response(result: EmbedResult) -> pb.EmbedResponse:
 
 
 def embed_result(message: pb.EmbedResponse) -> EmbedResult:
-    """What `message` holds."""
+    """`message` as a value."""
     return EmbedResult(
         embeddings=tuple(_embedding(each, message.dimension) for each in message.embeddings),
         dimension=message.dimension,
@@ -105,7 +105,7 @@ def embed_result(message: pb.EmbedResponse) -> EmbedResult:
 
 
 def info_response(info: ServerInfo) -> pb.GetInfoResponse:
-    """The message that holds `info`."""
+    """`info` as a message."""
     return pb.GetInfoResponse(
         models=[
             pb.ModelInfo(
@@ -138,7 +138,7 @@ def info_response(info: ServerInfo) -> pb.GetInfoResponse:
 
 
 def server_info(message: pb.GetInfoResponse) -> ServerInfo:
-    """What `message` holds."""
+    """`message` as a value."""
     return ServerInfo(
         models=tuple(
             ModelInfo(

@@ -1,1 +1,1 @@
-"""How Dragoman is deployed, and the programs that try it."""
+"""Deployment of Dragoman: Prometheus and Grafana files, their generator, and test traffic."""

@@ -1,10 +1,10 @@
-"""Gentle mixed traffic, so that dashboards have something to show.
+"""Light mixed traffic that fills the dashboards.
 
     python deploy/traffic.py HOST:PORT
 
-Most calls are good ones. Some ask for a language that there is none of, some are cancelled by their caller, and some
-are not given enough time. The profile `load` of docker-compose.yml runs this file inside the server's image; it
-imports nothing but what is there.
+Most calls are valid. Some request an unknown language, some are cancelled by the caller, and some have too short a
+deadline. The profile `load` of docker-compose.yml runs this file inside the server's image; it may import nothing that
+the image lacks.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from dragoman.client import AsyncClient, ClientError, InvalidArgumentError, Time
 Kind = Literal["translate", "embed", "bad", "cancelled", "late"]
 
 WEIGHTS: dict[Kind, int] = {"translate": 70, "embed": 20, "bad": 4, "cancelled": 3, "late": 3}
-"""How often each kind of call comes up."""
+"""Relative frequency of each kind of call."""
 
 SENTENCES = (
     "The cat sat on the mat.",
@@ -38,15 +38,16 @@ SENTENCES = (
 LONG = " ".join(SENTENCES)
 
 MAX_TEXTS = 4
-"""Of one good call."""
+"""Per valid call."""
 HEAVY_TEXTS = 4
-"""Of a call that is cancelled or late: none can be done within HEAVY_SECONDS."""
+"""Per cancelled or late call; no server finishes it within HEAVY_SECONDS."""
 HEAVY_SECONDS = 0.05
-WITHOUT_SERVER_SECONDS = 1.0
+RECONNECT_SECONDS = 1.0
+"""Pause after a call that reached no server."""
 
 
 async def call(client: AsyncClient, kind: Kind, rng: random.Random) -> bool:
-    """Make one call; whether it ended as its kind should. Raises UnavailableError where there is no server."""
+    """Make one call; True if it ended as its kind should. Raises UnavailableError if no server is reachable."""
     if kind == "translate":
         await client.translate(rng.choices(SENTENCES, k=rng.randint(1, MAX_TEXTS)))
         return True
@@ -74,21 +75,22 @@ async def _fails(answer: Awaitable[object], error: type[ClientError]) -> bool:
 
 
 async def send(address: str, rate: float, seconds: float | None, seed: int = 0) -> Counter[tuple[Kind, bool]]:
-    """Make about `rate` calls a second for `seconds`, or for ever; how many of each kind ended as they should or not.
+    """Make about `rate` calls per second for `seconds`, or without end if None.
 
-    Any call that cannot reach a server counts as one that did not, and is followed by a pause.
+    Returns the number of calls by kind and by whether they ended as their kind should. A call that reaches no server
+    counts as a failure, and a pause follows it.
     """
     rng = random.Random(seed)
-    ended: Counter[tuple[Kind, bool]] = Counter()
+    counts: Counter[tuple[Kind, bool]] = Counter()
     clock: Callable[[], float] = asyncio.get_running_loop().time
     end = None if seconds is None else clock() + seconds
     kinds, weights = list(WEIGHTS), list(WEIGHTS.values())
 
     async def one(kind: Kind) -> None:
         try:
-            ended[kind, await call(client, kind, rng)] += 1
+            counts[kind, await call(client, kind, rng)] += 1
         except ClientError as error:
-            ended[kind, False] += 1
+            counts[kind, False] += 1
             click.echo(f"{kind}: {error}", err=True)
             if isinstance(error, UnavailableError):
                 reachable.clear()
@@ -100,18 +102,20 @@ async def send(address: str, rate: float, seconds: float | None, seed: int = 0) 
             group.create_task(one(rng.choices(kinds, weights)[0]))
             await asyncio.sleep(rng.expovariate(rate))
             if not reachable.is_set():
-                await asyncio.sleep(WITHOUT_SERVER_SECONDS)
-    return ended
+                await asyncio.sleep(RECONNECT_SECONDS)
+    return counts
 
 
 @click.command()
 @click.argument("address", metavar="HOST:PORT")
-@click.option("--rate", type=click.FloatRange(0, min_open=True), default=4.0, show_default=True, help="Calls a second.")
-@click.option("--seconds", type=click.FloatRange(0, min_open=True), help="How long; left out: for ever.")
+@click.option(
+    "--rate", type=click.FloatRange(0, min_open=True), default=4.0, show_default=True, help="Calls per second."
+)
+@click.option("--seconds", type=click.FloatRange(0, min_open=True), help="Duration; default: without end.")
 def main(address: str, rate: float, seconds: float | None) -> None:
-    """Send gentle mixed traffic to the server at HOST:PORT."""
-    for (kind, well), count in sorted(asyncio.run(send(address, rate, seconds)).items()):
-        click.echo(f"{kind}: {count} {'as they should' if well else 'otherwise'}")
+    """Send light mixed traffic to the server at HOST:PORT."""
+    for (kind, as_expected), count in sorted(asyncio.run(send(address, rate, seconds)).items()):
+        click.echo(f"{kind}: {count} {'as expected' if as_expected else 'unexpected'}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,1 @@
-"""ONNX graphs of a checkpoint, the proof that they compute the same, and the bundle that holds both.
-
-Importing this package, `bundle.manifest`, `bundle.graphs` or `bundle.verify` needs neither torch nor onnx.
-"""
+"""Export of a checkpoint to ONNX graphs, with the proof that they compute the same, as a bundle."""

@@ -1,7 +1,7 @@
-"""Proof of an export that has no decoder: as `export.proof`, of the states that an encoder gives.
+"""Proof of an export without a decoder: the checks of `export.proof`, made on the encoder's states.
 
 names and axes → shapes → states at sizes never traced → states of texts equal the reference's → alone equals batched →
-what a reduced precision loses against float32.
+loss of a reduced precision against float32.
 """
 
 from collections.abc import Sequence
@@ -13,17 +13,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from dragoman.bundle.graph_decoder import GraphEncoder, VerificationError, states_alone
 from dragoman.bundle.manifest import Bundle, GoldenText
 from dragoman.bundle.precision import LOSSES, TOLERANCES, Loss
-from dragoman.bundle.verify import (
-    Check,
-    GraphEncoder,
-    Progress,
-    VerificationError,
-    check_golden_states,
-    compare_states,
-    states_alone,
-)
+from dragoman.bundle.verify import Check, Progress, check_golden_states, compare_states
 from dragoman.export.proof import REFERENCE_ROWS, SIZES, Proof, check_names_and_axes, largest_difference
 from dragoman.model.checkpoint import Checkpoint
 from dragoman.model.greedy import pad
@@ -31,7 +24,7 @@ from dragoman.model.greedy import pad
 
 @dataclass(frozen=True)
 class StateSample:
-    """Texts that an encoder is proven on, with the mean of the reference's states over each."""
+    """The texts of an encoder's proof, with the mean of the reference's states over each."""
 
     texts: tuple[str, ...]
     languages: tuple[str, ...]
@@ -39,7 +32,7 @@ class StateSample:
     means: tuple[NDArray[np.float32], ...]
 
     def golden(self, rows: Sequence[int]) -> tuple[GoldenText, ...]:
-        """Some of them as golden.json has them; six digits tell two vectors apart."""
+        """The texts of `rows` in the form of golden.json; six digits tell two vectors apart."""
         return tuple(
             GoldenText(
                 self.texts[row],
@@ -56,7 +49,7 @@ class StateSample:
 
 @torch.no_grad()
 def encode_sample(checkpoint: Checkpoint, texts: Sequence[str]) -> StateSample:
-    """The reference's states. Blank texts, and those beyond the model's limit, are left out."""
+    """The reference's states. Leaves out blank texts and those beyond the model's limit."""
     rules, tokenizer = checkpoint.config.decoding, checkpoint.tokenizer
     pairs = zip(texts, cycle(tokenizer.source_languages or ("",)), strict=False)
     encoded = [(text, language, tuple(tokenizer.encode(text, language))) for text, language in pairs]
@@ -88,7 +81,7 @@ def prove_states(
     threads: int,
     progress: Progress,
 ) -> Proof:
-    """Hold the bundle's encoder against `reference`, as `export.proof.prove` does a bundle with a decoder."""
+    """Compare the bundle's encoder with `reference`, as `export.proof.prove` does for a bundle with a decoder."""
     precision = bundle.manifest.precision
     tolerance = TOLERANCES[precision]
     figures: dict[str, Any] = {}
@@ -119,7 +112,7 @@ def prove_states(
 
 
 def check_states(checkpoint: Checkpoint, encoder: GraphEncoder, tolerance: float) -> tuple[Check, Check, float]:
-    """States at several sizes, every row of another length; and the largest difference."""
+    """Compare states at several sizes, with rows of different lengths. Also returns the largest difference."""
     size, rules = checkpoint.config.architecture, checkpoint.config.decoding
     worst = 0.0
     for batch, width, _ in SIZES:
@@ -145,16 +138,16 @@ def check_states(checkpoint: Checkpoint, encoder: GraphEncoder, tolerance: float
 
 
 def check_cosines(
-    found: Sequence[NDArray[np.float32]], float32: Sequence[NDArray[np.float32]], most: Loss, accept: bool
+    found: Sequence[NDArray[np.float32]], float32: Sequence[NDArray[np.float32]], bounds: Loss, accept: bool
 ) -> tuple[Check, dict[str, Any]]:
-    """How near a reduced precision's mean states are to float32's.
+    """How near the mean states of a reduced precision are to float32's.
 
-    Raises VerificationError beyond the bound of `most`, unless told to accept any loss.
+    Raises VerificationError beyond `bounds`, unless `accept` is true.
     """
     pairs = [(a.astype(np.float64), b.astype(np.float64)) for a, b in zip(found, float32, strict=True)]
     cosines = [float(a @ b / (np.linalg.norm(a) * np.linalg.norm(b))) for a, b in pairs]
     mean, least = float(np.mean(cosines)), min(cosines)
     detail = f"mean states of {len(cosines)} texts: cosine {mean:.5f} with float32's, {least:.5f} at least"
-    if not accept and not mean >= most.cosine:
-        raise VerificationError(f"loss of precision: {detail}; the bound is {most.cosine}; --force goes beyond it")
+    if not accept and not mean >= bounds.cosine:
+        raise VerificationError(f"loss of precision: {detail}; the bound is {bounds.cosine}; --force accepts any loss")
     return Check("loss of precision", detail), {"texts": len(cosines), "mean_cosine": mean, "least_cosine": least}

@@ -1,4 +1,4 @@
-"""From a checkpoint's folder to a proven bundle."""
+"""Export of a checkpoint's folder to a proven bundle."""
 
 import json
 import platform
@@ -13,6 +13,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from dragoman.bundle.cpus import processor_flags
 from dragoman.bundle.manifest import (
     FORMAT_VERSION,
     GOLDEN_FILE,
@@ -27,7 +28,6 @@ from dragoman.bundle.manifest import (
     write_manifest,
 )
 from dragoman.bundle.precision import TOLERANCES, Precision
-from dragoman.bundle.processor import processor_flags
 from dragoman.bundle.runtime import onnxruntime
 from dragoman.bundle.tokenizers import Tokenizer
 from dragoman.bundle.verify import Progress, verify_bundle
@@ -37,54 +37,55 @@ from dragoman.export.graph_writer import dimensions_of, write_graphs, write_prod
 from dragoman.export.int8 import quantize
 from dragoman.export.proof import Proof, Sample, clear_cut, prove, translate_sample
 from dragoman.model.checkpoint import Checkpoint, own_weights
+from dragoman.model.config import CheckpointConfig
 from dragoman.model.folders import replacing
 from dragoman.model.importing import family_of, load_any
 from dragoman.model.transformer import Transformer
 
 REDUCED: dict[Precision, Callable[[Transformer], Transformer]] = {"int8": quantize, "float16": halve}
-"""How a model is brought from float32 to another precision."""
+"""The conversion from float32 to each reduced precision."""
 
 LARGE_BYTES = 1_000_000_000
-"""From this size on, of its float32 weights, a model counts as large."""
+"""A model is large if its float32 weights have at least this size."""
 
-GOLDEN_TEXTS = 64
+MIN_GOLDEN_TEXTS = 64
 """The fewest texts of a golden.json, unless the sample holds fewer."""
 
 CHARACTERS_PER_TOKEN = 16
-"""A text of more characters than this for each token that the model can read is refused before it is tokenized."""
+"""The longest text, in characters for each token of the longest source; a longer one is refused before tokenizing."""
 
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """How to export."""
+    """Options of an export."""
 
     precision: Precision = "float32"
     texts: Sequence[str] = ()
-    """What the export is proven on; made up from the vocabulary where there are none."""
+    """Texts for the proof; random texts from the vocabulary if empty."""
     force: bool = False
-    """Replace a bundle that exists, and accept any loss of a reduced precision."""
+    """Replace an existing bundle, and accept any loss of a reduced precision."""
     threads: int = 1
     family: str | None = None
-    """What kind of checkpoint it is, one of `dragoman.model.importing.FAMILY_NAMES`; recognised where None."""
+    """The checkpoint's family, one of `dragoman.model.importing.FAMILY_NAMES`; recognised by its files if None."""
     ignored_rules: Collection[str] = ()
-    """Decoding rules of the checkpoint that are left out."""
+    """Decoding rules of the checkpoint to leave out."""
 
 
 def export_checkpoint(
     checkpoint_folder: Path, bundle_folder: Path, options: ExportOptions, progress: Progress
 ) -> tuple[Bundle, Proof]:
-    """Export, prove, and only then put the bundle in place.
+    """Export and prove a checkpoint, and only then put the bundle in place.
 
-    Raises FileExistsError where `bundle_folder` exists and `force` is not set, or holds something else than a bundle;
-    ValueError for a checkpoint that cannot be read, VerificationError where a check fails; no bundle is left behind
-    then, and one that was there before is untouched.
+    Raises FileExistsError if `bundle_folder` exists without `force`, or is not a bundle; ValueError or
+    FileNotFoundError for a checkpoint that cannot be read; VerificationError for a failed check. After an error no new
+    bundle is left behind, and an existing one is untouched.
     """
     _check_target(bundle_folder, options.force)
     family = options.family or family_of(checkpoint_folder)
     progress(f"checkpoint ({family})")
-    with replacing(bundle_folder) as aside:
-        checkpoint = load_any(checkpoint_folder, family, aside / TOKENIZER_FOLDER, options.ignored_rules)
-        proof = _fill(aside, checkpoint, options, progress)
+    with replacing(bundle_folder) as new_folder:
+        checkpoint = load_any(checkpoint_folder, family, new_folder / TOKENIZER_FOLDER, options.ignored_rules)
+        proof = _fill(new_folder, checkpoint, options, progress)
     return open_bundle(bundle_folder), proof
 
 
@@ -92,13 +93,13 @@ def _check_target(folder: Path, force: bool) -> None:
     if not folder.exists():
         return
     if not force:
-        raise FileExistsError(f"{folder}: exists already; --force replaces it")
+        raise FileExistsError(f"{folder}: already exists; --force replaces it")
     if any(folder.iterdir()) and not (folder / MANIFEST_FILE).is_file():
-        raise FileExistsError(f"{folder}: is not a bundle, and is not replaced")
+        raise FileExistsError(f"{folder}: not a bundle, so --force does not replace it")
 
 
 def _fill(folder: Path, checkpoint: Checkpoint, options: ExportOptions, progress: Progress) -> Proof:
-    """Write all that a bundle holds but its tokenizer, proven."""
+    """Write and prove everything in a bundle but its tokenizer."""
     float32_bytes = sum(4 * tensor.numel() for tensor in own_weights(checkpoint.model).values())
     reference = checkpoint
     if options.precision in REDUCED:
@@ -109,14 +110,14 @@ def _fill(folder: Path, checkpoint: Checkpoint, options: ExportOptions, progress
     write_graphs(folder, reference.model, reference.config.decoding, precision=options.precision)
 
     progress("reference answers")
-    texts = options.texts or made_up_texts(checkpoint.tokenizer, large=float32_bytes >= LARGE_BYTES)
-    bundle = Bundle(folder, _manifest(folder, checkpoint, options.precision))
-    prove_it = _prove_decoder if bundle.manifest.translates else _prove_encoder
-    proof, golden = prove_it(checkpoint, reference, bundle, texts, options, progress)
+    texts = options.texts or random_texts(checkpoint.tokenizer, large=float32_bytes >= LARGE_BYTES)
+    bundle = Bundle(folder, manifest_of(checkpoint.config, options.precision, folder))
+    prove_kind = _prove_decoder if bundle.manifest.translates else _prove_encoder
+    proof, golden = prove_kind(checkpoint, reference, bundle, texts, options, progress)
     (folder / GOLDEN_FILE).write_bytes(TypeAdapter(tuple[GoldenText, ...]).dump_json(golden, indent=1) + b"\n")
     report = _report(float32_bytes, options.precision, folder, proof)
     (folder / REPORT_FILE).write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n")
-    write_manifest(folder, _manifest(folder, checkpoint, options.precision))
+    write_manifest(folder, manifest_of(checkpoint.config, options.precision, folder))
 
     progress("replay")
     verify_bundle(open_bundle(folder), threads=options.threads)
@@ -134,8 +135,8 @@ def _prove_decoder(
     """The proof of a bundle that translates, and its golden texts."""
     sample = translate_sample(reference, texts)
     if not options.texts and TOLERANCES[options.precision].whole:
-        sample = clear_cut(sample, TOLERANCES[options.precision].margin, GOLDEN_TEXTS)
-    with tempfile.TemporaryDirectory(dir=bundle.folder) as scratch:  # not in /tmp, which may lie in memory
+        sample = clear_cut(sample, TOLERANCES[options.precision].margin, MIN_GOLDEN_TEXTS)
+    with tempfile.TemporaryDirectory(dir=bundle.folder) as scratch:  # /tmp may be in memory
         proof = prove(
             reference,
             bundle,
@@ -171,12 +172,12 @@ def _prove_encoder(
     return proof, sample.golden(spread(range(len(sample.sources)), sample.sources))
 
 
-def _manifest(folder: Path, checkpoint: Checkpoint, precision: Precision) -> Manifest:
-    config = checkpoint.config
+def manifest_of(config: CheckpointConfig, precision: Precision, folder: Path) -> Manifest:
+    """The manifest of a checkpoint's bundle in `folder`, with the files there; `write_manifest` adds the version."""
     return Manifest(
         format_version=FORMAT_VERSION,
         name=config.name,
-        version="",  # as yet
+        version="",
         family=config.family,
         source_languages=config.source_languages,
         target_languages=config.target_languages,
@@ -208,10 +209,10 @@ def _report(float32_bytes: int, precision: Precision, folder: Path, proof: Proof
 
 
 def pick_golden(sample: Sample, margin: float) -> tuple[GoldenText, ...]:
-    """Texts of all lengths; if there are enough, only such as were decided by `margin` at every step."""
+    """Texts of all lengths; if there are enough, only those that were decided by `margin` at every step."""
     rows = list(range(len(sample.outputs)))
     clear = [row for row in rows if min(sample.outputs[row].margins, default=margin) >= margin]
-    chosen = clear if len(clear) >= GOLDEN_TEXTS else rows
+    chosen = clear if len(clear) >= MIN_GOLDEN_TEXTS else rows
     return tuple(
         GoldenText(
             sample.texts[row],
@@ -226,15 +227,15 @@ def pick_golden(sample: Sample, margin: float) -> tuple[GoldenText, ...]:
 
 
 def spread(rows: Sequence[int], sources: Sequence[Sequence[int]]) -> list[int]:
-    """As many of `rows` as golden.json holds at least, or all, of all lengths that their sources have."""
+    """At least MIN_GOLDEN_TEXTS of `rows`, or all if there are fewer, spread over the lengths of their sources."""
     ordered = sorted(rows, key=lambda row: len(sources[row]))
-    return ordered[:: max(1, len(ordered) // GOLDEN_TEXTS)]
+    return ordered[:: max(1, len(ordered) // MIN_GOLDEN_TEXTS)]
 
 
-def made_up_texts(tokenizer: Tokenizer, *, large: bool = False) -> list[str]:
-    """Texts of random pieces: they mean nothing, and reach all of the vocabulary of any language.
+def random_texts(tokenizer: Tokenizer, *, large: bool = False) -> list[str]:
+    """Texts of random pieces: meaningless, but they cover the whole vocabulary of any language.
 
-    256 of 1 to 24 pieces; of a `large` model, whose proof takes its time, 96 of 1 to 8.
+    256 texts of 1 to 24 pieces; for a `large` model, whose proof is slow, 96 of 1 to 8.
     """
     count, longest = (96, 8) if large else (256, 24)
     rng = random.Random(0)

@@ -1,15 +1,15 @@
-"""float16 for CUDA: half the size, products in float16, and nothing in it that can leave float16's range.
+"""float16 for CUDA: half the size, products in float16, and no value that can overflow.
 
-The residual stream, layer normalisation, softmax, logits and all that follows them are float32, so that a state may
-grow as large as it does in float32. float16 are the weights, what enters a product, and its result:
+The residual stream, layer normalisation, softmax, logits and everything after them are float32, so that a state may
+grow as large as in float32. Weights, inputs of products and their results are float16:
 
-    y = clamp(clamp(x) · W + bias)           what the next product or attention takes (`HalfLinear`), float16
-    y = clamp(clamp(x) · W / n) · n + bias   what the residual stream or the logits take (`WideLinear`), float32
+    y = clamp(clamp(x) · W + bias)           input of the next product or attention (`HalfLinear`), float16
+    y = clamp(clamp(x) · W / n) · n + bias   input of the residual stream or the logits (`WideLinear`), float32
 
 A product that float16 cannot hold is infinite before the clamp, and the largest float16 after it; never NaN. In a
-`WideLinear` n is a power of two, 1 unless the weights are large: results far beyond float16's range then survive.
+`WideLinear`, n is a power of two, 1 unless the weights are large: results far beyond float16's range then survive.
 
-In PyTorch the modules here compute the same, so that the model in float16 is itself a reference for its export.
+The modules compute the same in PyTorch, so that the float16 model is itself a reference for its export.
 """
 
 import copy
@@ -26,37 +26,37 @@ MAX_NUMBER = 65504.0
 """The largest finite float16."""
 
 VALUE_LIMIT = MAX_NUMBER / 2
-"""Attention's weights, rounded to float16, may sum to a little more than 1; their mean of values must not overflow."""
+"""Attention weights, rounded to float16, may sum to slightly more than 1; the weighted values must not overflow."""
 
 MAX_NORM = 16.0
-"""Rows of weights in a `WideLinear` are scaled down to this norm where theirs is larger; trained ones have 1 to 4.
+"""The largest norm of a row of weights in a `WideLinear`; weights beyond are scaled down. Trained rows have 1 to 4.
 
 The product of such a row and an input of norm 4,000 still fits.
 """
 
 Table = tuple[nn.Parameter, int]
-"""Weights float16 [out, in], and the exponent of the power of two that they were divided by."""
+"""Weights float16 [out, in], and the exponent of the power of two by which they were divided."""
 
 
 def score_limit(head_width: int) -> float:
-    """How large the numbers of a query and a key may be, so that their scaled product is a finite float16."""
+    """The largest magnitude in a query and a key whose scaled product is still a finite float16."""
     return float(math.floor(math.sqrt(MAX_NUMBER / math.sqrt(head_width))))
 
 
 def divide(weight: Tensor) -> Table:
-    """Finite weight [out, in] -> the table for it; the exponent is 0 unless a row is very large."""
+    """Finite weight [out, in] -> its table; the exponent is 0 unless a row is very large."""
     norm = float(weight.double().norm(dim=1).max())
     exponent = max(0, math.ceil(math.log2(norm / MAX_NORM))) if norm else 0
     return nn.Parameter((weight * 2.0**-exponent).half(), requires_grad=False), exponent
 
 
 def multiply(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x [..., in] of any float type times float16 weight [out, in] -> float16 [..., out], infinite where too large.
+    """x [..., in] of any float type times float16 weight [out, in] -> float16 [..., out], infinite on overflow.
 
     Summed in float32, and rounded once.
     """
-    # ONNX Runtime on the CPU drops a rounding to float16 whose result goes straight to a product. The clamp between
-    # the two keeps it, so that the graphs compute there what is computed here.
+    # ONNX Runtime on the CPU drops a rounding to float16 whose result goes straight into a product. The clamp between
+    # the two preserves it, so that the graphs compute the same there as PyTorch does here.
     half = x if x.dtype == torch.float16 else x.half().clamp(-MAX_NUMBER, MAX_NUMBER)
     if torch.onnx.is_in_onnx_export():
         return functional.linear(half, weight, bias)
@@ -64,10 +64,10 @@ def multiply(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 class HalfLinear(nn.Module):
-    """Stands in for a `nn.Linear` whose result another product or attention takes."""
+    """Replaces a `nn.Linear` whose result enters another product or attention."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, limits: Tensor) -> None:
-        """weight [out, in], bias [out], and limits [out]: the largest value, up or down, of each result."""
+        """weight [out, in], bias [out], and limits [out]: the largest magnitude of each result."""
         super().__init__()
         self.weight = nn.Parameter(weight.half(), requires_grad=False)
         self.bias = None if bias is None else nn.Parameter(bias.half(), requires_grad=False)
@@ -81,7 +81,7 @@ class HalfLinear(nn.Module):
 
 
 def join_halves(maps: Sequence[HalfLinear]) -> HalfLinear:
-    """One map that gives what `maps` give, side by side."""
+    """One map whose result is the concatenation of the results of `maps`."""
     biases: list[Tensor] = [each.bias for each in maps if each.bias is not None]
     weight = torch.cat([each.weight for each in maps])
     limits = torch.cat([each.get_buffer("limits") for each in maps])
@@ -89,13 +89,13 @@ def join_halves(maps: Sequence[HalfLinear]) -> HalfLinear:
 
 
 class HalfAttention(MultiHeadAttention):
-    """Stands in for a `MultiHeadAttention`: float16 scores and weights, softmax in float32 between them.
+    """Replaces a `MultiHeadAttention`: float16 scores and weights, softmax in float32 between them.
 
-    So does ONNX Runtime's `Attention` on the CPU; on CUDA the scores are not rounded.
+    ONNX Runtime's `Attention` does the same on the CPU; on CUDA the scores are not rounded.
     """
 
     def __init__(self, attention: MultiHeadAttention, parts: Mapping[str, nn.Module]) -> None:
-        """`parts` takes the place of the linear maps of `attention`."""
+        """`parts` replace the linear maps of `attention`, by name."""
         nn.Module.__init__(self)
         self.heads = attention.heads
         for name, part in parts.items():
@@ -112,7 +112,7 @@ class HalfAttention(MultiHeadAttention):
 
 
 class WideLinear(nn.Module):
-    """Stands in for a `nn.Linear` whose result the residual stream or the choice of a token takes."""
+    """Replaces a `nn.Linear` whose result enters the residual stream or the logits."""
 
     def __init__(self, table: Table, bias: Tensor | None) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ class WideLinear(nn.Module):
 
 
 class HalfEmbedding(nn.Module):
-    """Stands in for a `nn.Embedding`; its table may serve a `WideLinear` as well. Scaled in float32, once looked up."""
+    """Replaces a `nn.Embedding`; it may share its table with a `WideLinear`. Rows are scaled in float32."""
 
     def __init__(self, table: Table) -> None:
         super().__init__()
@@ -140,11 +140,12 @@ class HalfEmbedding(nn.Module):
 
 
 def halve(model: Transformer) -> Transformer:
-    """A copy of the model in float16; what was tied stays tied.
+    """A copy of the model in float16; tied weights stay tied.
 
-    Raises ValueError that names the weights which float16 cannot hold.
+    Raises ValueError naming the weights that float16 cannot hold.
     """
-    halved = copy.deepcopy(model, {id(each): each for each in model.parameters()})  # which are replaced, or shared
+    # The memo shares the parameters instead of copying them: `_replace` then replaces them.
+    halved = copy.deepcopy(model, {id(each): each for each in model.parameters()})
     _replace(halved, "", {}, score_limit(model.config.head_width))
     return halved
 
@@ -162,7 +163,7 @@ def _replace(module: nn.Module, where: str, tables: dict[Tensor, Table], limit: 
             if child.gate is None:
                 child.add_module("inner", _narrow(child.inner, f"{path}.inner", MAX_NUMBER))
             else:
-                # Their product, in float32, is clamped only where it enters the next map.
+                # Their product is in float32, and clamped only on entry to the next map.
                 child.add_module("inner", _wide(child.inner, f"{path}.inner", tables))
                 child.add_module("gate", _wide(child.gate, f"{path}.gate", tables))
             child.add_module("outer", _wide(child.outer, f"{path}.outer", tables))

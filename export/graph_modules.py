@@ -1,11 +1,11 @@
-"""The model as the two graphs see it: an encoder without padding, and a step with its cache passed in and out.
+"""The modules that become the two graphs: an encoder without padding, and a decoder step with explicit caches.
 
-Layers and weights are the model's own. What differs is how attention comes by its keys and values: the encoder works on
-the real tokens alone, one after the other, and spreads them over padded rows only to attend; a step writes its own keys
-and values into a cache by the ONNX operator `TensorScatter`, in place where input and output share memory.
+Layers and weights are the model's own; only the path to keys and values differs. The encoder computes on the real
+tokens alone, concatenated, and unpacks them into padded rows only for attention. A step writes its keys and values into
+a cache by the ONNX operator `TensorScatter`, in place if input and output share memory.
 
-Attention itself is spelled out in products and a softmax. ONNX has an operator for it, which takes lengths in place of
-a mask; on the CPU it is up to twice as slow for the single query of a step.
+Attention is written as products and a softmax. ONNX has an operator for it, which takes lengths instead of a mask; on
+the CPU it is up to twice as slow for the single query of a step.
 
 Letters: B batch, S source, N real tokens of all sources, C capacity of a cache, H heads, K head width, D model,
 V vocabulary.
@@ -46,9 +46,9 @@ class Visible:
 
     lengths: Tensor
     mask: Tensor
-    """What is added to a row's scores, [B, 1, 1, S]; with a bias [B, H, T, S]."""
+    """Added to a row's scores, [B, 1, 1, S]; with a bias [B, H, T, S]."""
     bias: Tensor | None = None
-    """The part of it that relative positions make, [B|1, H, T, S]."""
+    """The part of the mask that comes from relative positions, [B|1, H, T, S]."""
 
     def biased(self, bias: Tensor) -> "Visible":
         """The same positions with a bias [B|1, H, T, S]."""
@@ -63,7 +63,7 @@ def first(lengths: Tensor, width: int) -> Visible:
 def attend(query: Tensor, key: Tensor, value: Tensor, visible: Visible) -> Tensor:
     """Scaled query [B, H, T, K] over key, value [B, H, S, K] -> [B, H, T, K].
 
-    In float16, which is for CUDA, by ONNX's `Attention`: it has kernels of its own there, and scales by itself.
+    In float16, which is for CUDA, ONNX's `Attention` does this: it has its own kernels there, and scales by itself.
     """
     if query.dtype != torch.float16:
         return (query @ key.transpose(2, 3) + visible.mask).softmax(dim=-1) @ value
@@ -79,7 +79,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, visible: Visible) -> Tenso
 
 
 def scatter(cache: Tensor, update: Tensor, position: Tensor) -> Tensor:
-    """ONNX `TensorScatter`: `update` [B, H, 1, K] put into cache [B, H, C, K] at `position` [B] -> the cache."""
+    """ONNX `TensorScatter`: writes `update` [B, H, 1, K] to cache [B, H, C, K] at `position` [B] -> the cache."""
     return symbolic(
         "TensorScatter",
         (cache, update, position),
@@ -91,7 +91,7 @@ def scatter(cache: Tensor, update: Tensor, position: Tensor) -> Tensor:
 
 
 def scaled(query: LinearMap, head_width: int) -> LinearMap:
-    """The map to queries with the scale of their products (§3.2.1) in its weights, where it costs nothing."""
+    """The map to queries with the scale of their products (§3.2.1) folded into its weights, where it costs nothing."""
     if isinstance(query, HalfLinear):
         return query  # `Attention` scales
     factor = head_width**-0.5
@@ -102,7 +102,7 @@ def scaled(query: LinearMap, head_width: int) -> LinearMap:
 
 
 def join(maps: Sequence[LinearMap]) -> LinearMap:
-    """One linear map that gives what `maps` give, side by side: one product in place of several."""
+    """One linear map whose result is the concatenation of the results of `maps`: one product instead of several."""
     if isinstance(maps[0], HalfLinear):
         return join_halves([cast(HalfLinear, each) for each in maps])
     weight = fixed(torch.cat([each.weight for each in maps]))
@@ -114,21 +114,21 @@ def join(maps: Sequence[LinearMap]) -> LinearMap:
 
 
 def fixed(tensor: Tensor) -> nn.Parameter:
-    """A parameter that nothing trains."""
+    """A parameter that is not trained."""
     return nn.Parameter(tensor, requires_grad=False)
 
 
 def linear(weight: nn.Parameter, bias: nn.Parameter | None) -> nn.Linear:
-    """A `nn.Linear` over these very parameters."""
-    made = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
-    made.weight = weight
+    """A `nn.Linear` that holds these parameters, without a copy."""
+    layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
+    layer.weight = weight
     if bias is not None:
-        made.bias = bias
-    return made
+        layer.bias = bias
+    return layer
 
 
 class DistanceBias(nn.Module):
-    """A stack's `RelativeBias`, with its table made once."""
+    """A stack's `RelativeBias`, with its table computed once."""
 
     def __init__(self, bias: RelativeBias) -> None:
         super().__init__()
@@ -136,28 +136,28 @@ class DistanceBias(nn.Module):
         self.table = fixed(bias.table().detach())  # [distances, H]
 
     def between(self, width: int) -> Tensor:
-        """As many queries as positions: [1, H, width, width]."""
+        """The bias for a query at every position: [1, H, width, width]."""
         at = torch.arange(width)
         return functional.embedding(self.rows(at[None], at[:, None]), self.table).permute(2, 0, 1)[None]
 
     def at(self, query: Tensor, width: int) -> Tensor:
-        """One query a row, at `query` [B]: [B, H, 1, width]."""
+        """The bias for one query per row, at position `query` [B]: [B, H, 1, width]."""
         rows = self.rows(torch.arange(width)[None], query[:, None])
         return functional.embedding(rows, self.table).transpose(1, 2)[:, :, None]
 
 
 class Packing:
-    """Where the real tokens of a padded batch are, and the way back.
+    """Maps a padded batch to its real tokens, concatenated, and back.
 
-    Each way is one copy of whole heads, [K] at a time, so that no transpose is needed to bring heads before positions.
+    Either direction copies whole heads, [K] at a time, so that heads come before positions without a transpose.
     """
 
     def __init__(self, lengths: Tensor, width: int, heads: int) -> None:
-        """`lengths` [B] of rows that are `width` positions wide."""
+        """`lengths` [B] of rows padded to `width` positions."""
         self._width = width
         self._row, self._position = lengths_to_visible(lengths, width)[:, 0, 0].nonzero().unbind(1)  # [N] each
         starts = lengths.cumsum(0) - lengths
-        # Padding is filled with the row's own last token: it is weighed with 0, which the NaN of another row survives.
+        # Padding repeats the row's own last token. Its weight is 0, but 0 times the NaN of another row would be NaN.
         within = torch.minimum(torch.arange(width), (lengths[:, None] - 1).clamp_min(0))
         self._tokens = torch.minimum(starts[:, None] + within, lengths.sum() - 1)  # [B, S], of the N
         self._heads = torch.arange(heads)
@@ -176,7 +176,7 @@ class Packing:
         return functional.embedding(index, x.flatten(0, 2)).flatten(1)[None]
 
     def unpack_heads(self, x: Tensor, parts: int) -> list[Tensor]:
-        """[1, N, P·H·K] -> P times [B, H, S, K]."""
+        """[1, N, P·H·K] -> P tensors [B, H, S, K]."""
         heads = len(self._heads)
         rows = x.unflatten(-1, (parts * heads, -1)).flatten(0, 2)  # [N·P·H, K]
         start = self._tokens[:, None] * (parts * heads) + self._heads[:, None]  # [B, H, S]
@@ -198,7 +198,7 @@ class SourceAttention(nn.Module):
 
 
 class CachedAttention(nn.Module):
-    """Self-attention of one step over what is cached."""
+    """Self-attention of one step over the cached positions."""
 
     def __init__(self, attention: MultiHeadAttention, head_width: int) -> None:
         super().__init__()
@@ -206,14 +206,14 @@ class CachedAttention(nn.Module):
         self.joint = join([scaled(attention.query, head_width), attention.key, attention.value])
 
     def forward(self, x: Tensor, caches: list[Tensor], position: Tensor, visible: Visible) -> Tensor:
-        """x [B, 1, D] -> [B, 1, D]; in `caches`, key and value [B, H, C, K] are replaced by those carried on."""
+        """x [B, 1, D] -> [B, 1, D]; replaces key and value [B, H, C, K] in `caches` by the updated ones."""
         query, key, value = step_heads(self.joint(x), 3 * self.attention.heads).chunk(3, dim=1)
         caches[:] = [scatter(caches[0], key, position), scatter(caches[1], value, position)]
         return conclude_step(self.attention, attend(query, caches[0], caches[1], visible))
 
 
 class CrossAttention(nn.Module):
-    """Attention of one step to the keys and values that the encoder graph made."""
+    """Attention of one step to the keys and values from the encoder graph."""
 
     def __init__(self, attention: MultiHeadAttention, head_width: int) -> None:
         super().__init__()
@@ -227,17 +227,17 @@ class CrossAttention(nn.Module):
 
 
 def step_heads(x: Tensor, heads: int) -> Tensor:
-    """x [B, 1, H·K] -> [B, H, 1, K]; with a single position there is nothing to transpose."""
+    """x [B, 1, H·K] -> [B, H, 1, K]; a single position needs no transpose."""
     return x.reshape(-1, heads, 1, x.shape[-1] // heads)
 
 
 def conclude_step(attention: MultiHeadAttention, heads: Tensor) -> Tensor:
-    """What the heads found at one position [B, H, 1, K] -> [B, 1, D]."""
+    """Results of the heads at one position [B, H, 1, K] -> [B, 1, D]."""
     return cast(Tensor, attention.output(heads.reshape(-1, 1, heads.shape[1] * heads.shape[3])))
 
 
 class EncoderGraph(nn.Module):
-    """The encoder, with each decoder layer's cross keys and values of the source."""
+    """The encoder, with the cross-attention keys and values of every decoder layer."""
 
     def __init__(self, model: Transformer) -> None:
         super().__init__()
@@ -250,7 +250,7 @@ class EncoderGraph(nn.Module):
         self.cross = join([each for attention in cross for each in (attention.key, attention.value)]) if cross else None
 
     def forward(self, input_ids: Tensor, source_lengths: Tensor) -> tuple[Tensor, ...]:
-        """As `bundle.graphs.encoder_spec` says."""
+        """See `bundle.graphs.encoder_spec`."""
         config = self.model.config
         packing = Packing(source_lengths, input_ids.shape[1], config.heads)
         visible = first(source_lengths, input_ids.shape[1])
@@ -266,7 +266,7 @@ class EncoderGraph(nn.Module):
 
 
 class DecoderGraph(nn.Module):
-    """One decoder step for each row, with the greedy choice made inside."""
+    """One decoder step for each row, including the greedy choice."""
 
     def __init__(self, model: Transformer, rules: DecodingRules) -> None:
         super().__init__()
@@ -288,7 +288,7 @@ class DecoderGraph(nn.Module):
         cross: list[Tensor],
         caches: list[Tensor],
     ) -> tuple[Tensor, ...]:
-        """As `bundle.graphs.decoder_spec` says; `cross` and `caches` hold a key and a value for each layer in turn."""
+        """See `bundle.graphs.decoder_spec`; `cross` and `caches` hold a key and a value for each layer in turn."""
         x = self.model.target_embedding(token, position)
         so_far = first(position + 1, caches[0].shape[2])
         if self.bias is not None:
@@ -308,7 +308,7 @@ class DecoderGraph(nn.Module):
 
 
 def suppress(logits: Tensor, ids: Tensor) -> Tensor:
-    """logits [B, V], those of `ids` made minus infinity: a few cells are written, not all of them read."""
+    """logits [B, V] with those of `ids` set to minus infinity: writes a few cells instead of reading all of them."""
     if not len(ids):
         return logits
     places = ids.expand(logits.shape[0], -1)
@@ -316,39 +316,39 @@ def suppress(logits: Tensor, ids: Tensor) -> Tensor:
 
 
 def log_probability(logits: Tensor, token: Tensor, _logit: Tensor) -> Tensor:
-    """logits [B, V], token [B, 1] -> [B], natural."""
+    """logits [B, V], token [B, 1] -> natural log-probability [B]."""
     return logits.log_softmax(dim=-1).gather(1, token)[:, 0]
 
 
 def only_logit(_logits: Tensor, _token: Tensor, logit: Tensor) -> Tensor:
-    """The token's logit [B]: as finite as its log-probability."""
+    """The token's logit [B], which is finite whenever its log-probability is."""
     return logit.clone()
 
 
 def largest(logits: Tensor) -> Tensor:
-    """logits [B, V] -> [B, 1], the place of each row's largest, the lowest on a tie.
+    """logits [B, V] -> [B, 1], the index of each row's maximum, the lowest on a tie.
 
-    ONNX Runtime finds a maximum many times faster than its place. So the row is cut into parts, the first part with
-    the largest maximum is found, and the place within that part.
+    ONNX Runtime computes a maximum many times faster than its index. The row is therefore split into parts; the index
+    is searched only within the first part with the largest maximum.
     """
     width = part_width(logits.shape[1])
     parts = logits.unflatten(1, (-1, width))  # [B, P, W]
     part = parts.amax(dim=2).argmax(dim=1, keepdim=True)  # [B, 1]
-    place = pick(parts, part).argmax(dim=1, keepdim=True)  # [B, 1], within the part
+    place = pick(parts, part).argmax(dim=1, keepdim=True)  # [B, 1], index within the part
     return cast(Tensor, part * width + place)
 
 
 def pick(parts: Tensor, part: Tensor) -> Tensor:
-    """ONNX `GatherND` by rows: parts [B, P, W], part [B, 1] -> [B, W]."""
+    """ONNX `GatherND` per row: parts [B, P, W], part [B, 1] -> [B, W]."""
     shape = (parts.shape[0], parts.shape[2])
     return symbolic("GatherND", (parts, part), attrs={"batch_dims": 1}, dtype=parts.dtype, shape=shape)
 
 
 def pick_one(values: Tensor, place: Tensor) -> Tensor:
-    """ONNX `GatherND` by rows: values [B, V], place [B, 1] -> [B]."""
+    """ONNX `GatherND` per row: values [B, V], place [B, 1] -> [B]."""
     return symbolic("GatherND", (values, place), attrs={"batch_dims": 1}, dtype=values.dtype, shape=place.shape[:1])
 
 
 def part_width(vocabulary: int) -> int:
-    """The divisor of `vocabulary` that is nearest to its square root."""
+    """The divisor of `vocabulary` nearest to its square root."""
     return min((w for w in range(1, vocabulary + 1) if vocabulary % w == 0), key=lambda w: abs(w * w - vocabulary))

@@ -37,13 +37,13 @@ from dragoman.model.transformer import Transformer
 T = TypeVar("T")
 
 TRACE_SIZES = {"batch": 2, "source": 7, "capacity": 5}
-"""All above 1 and unequal: a size of 1, or two equal ones, could be mistaken for a constant of the model."""
+"""All above 1 and unequal: the tracer could take a size of 1, or two equal ones, for a constant of the model."""
 
 INLINE_BYTES = 1024
-"""Smaller tensors, such as the constants of a reshape, stay within the graph."""
+"""Smaller tensors, such as the constants of a reshape, stay inside the graph."""
 
 PAGE = 4096
-"""Tensors that fill a page begin on one, so that a runtime can map them instead of reading them."""
+"""Tensors of at least a page start on one, so that a runtime can map them instead of reading them."""
 
 
 def dimensions_of(config: TransformerConfig) -> Dimensions:
@@ -66,7 +66,7 @@ def write_graphs(
     precision: Precision = "float32",
     trace_sizes: Mapping[str, int] = TRACE_SIZES,
 ) -> None:
-    """Export the model into `folder`: both graphs, if it has a decoder, and one file of weights that they share.
+    """Export the model into `folder`: the encoder, the decoder if there is one, and the weights file that they share.
 
     The model is already in `precision`.
     """
@@ -85,19 +85,19 @@ def write_graphs(
         graph = program.model_proto
         _strip(graph)
         onnx.save_model(graph, folder / name)
-        let_go(set(module.parameters()) - set(model.parameters()))
+        free_memory(set(module.parameters()) - set(model.parameters()))
     for name, *_ in graphs:
         onnx.checker.check_model(folder / name)
 
 
-def let_go(parameters: Iterable[nn.Parameter]) -> None:
-    """Free the memory of parameters that are needed no more: PyTorch's exporter keeps hold of all it has seen."""
+def free_memory(parameters: Iterable[nn.Parameter]) -> None:
+    """Free the memory of parameters that are no longer needed: PyTorch's exporter keeps references to all of them."""
     for parameter in parameters:
         parameter.data = parameter.data.new_empty(0)
 
 
 def show_logits(folder: Path) -> None:
-    """Let the decoder in `folder` give its logits out as well: those that it makes its log-probability of."""
+    """Add an output to the decoder in `folder`: the logits from which it computes the log-probability."""
     decoder = onnx.load(folder / DECODER_FILE, load_external_data=False)
     nodes = (inner for node in decoder.graph.node for attribute in node.attribute for inner in attribute.g.node)
     (logits,) = (node.input[0] for node in nodes if node.op_type == "LogSoftmax")
@@ -108,7 +108,7 @@ def show_logits(folder: Path) -> None:
 
 
 def write_product(folder: Path) -> None:
-    """Write the graph by which a processor shows that it sums 8-bit products exactly."""
+    """Write the graph that shows whether a processor sums 8-bit products exactly."""
     weight = onnx.helper.make_tensor("w", onnx.TensorProto.INT8, [PRODUCT_TERMS, 16], [127] * (PRODUCT_TERMS * 16))
     zero_point = onnx.helper.make_tensor("zero_point", onnx.TensorProto.UINT8, [], [128])
     graph = onnx.helper.make_graph(
@@ -126,10 +126,10 @@ def write_product(folder: Path) -> None:
 def _trace(
     module: nn.Module, spec: GraphSpec, groups: tuple[int, ...], sizes: Mapping[str, int]
 ) -> torch.onnx.ONNXProgram:
-    """Export one module; `groups` says how many of the inputs each argument takes, a list where it is several."""
+    """Export one module; `groups` holds the number of inputs in each argument, which is a list for more than one."""
     axes = {name: Dim(name) for tensor in spec.inputs for name in tensor.axes if isinstance(name, str)}
     examples = [_example(tensor, sizes) for tensor in spec.inputs]
-    shapes = [{i: axes[name] for i, name in enumerate(t.axes) if isinstance(name, str)} for t in spec.inputs]
+    shapes = [{i: axes[name] for i, name in enumerate(tensor.axes) if isinstance(name, str)} for tensor in spec.inputs]
     with _quiet():
         program = torch.onnx.export(
             module,
@@ -142,7 +142,7 @@ def _trace(
             verbose=False,
         )
     if program is None:
-        raise RuntimeError("torch.onnx.export gave no program")
+        raise RuntimeError("torch.onnx.export returned no program")
     return program
 
 
@@ -159,7 +159,7 @@ def _grouped(values: Iterable[T], groups: Iterable[int]) -> Iterator[T | list[T]
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Hold back the exporter's remarks on its own workings; errors still come through."""
+    """Suppress the exporter's remarks about its own internals; errors still pass."""
     log = getLogger("torch.onnx")
     level = log.level
     log.setLevel(ERROR)
@@ -172,7 +172,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _strip(graph: onnx.ModelProto) -> None:
-    """Remove what only the exporter's authors can use: traces of Python code with its paths, inner shapes."""
+    """Remove metadata for the exporter's authors: traces of Python code with its paths, inner shapes."""
     for holder in (graph, *_parts(graph.graph)):
         holder.ClearField("metadata_props")
         holder.ClearField("doc_string")
@@ -180,7 +180,7 @@ def _strip(graph: onnx.ModelProto) -> None:
 
 
 def _parts(graph: onnx.GraphProto) -> Iterator[Message]:
-    """The graph, all that it holds, and the graphs in its nodes, stripped of inner shapes."""
+    """The graph, its nodes, values and initializers, and the graphs in its nodes. Removes inner shapes."""
     del graph.value_info[:]
     yield from (graph, *graph.node, *graph.input, *graph.output, *graph.initializer)
     for node in graph.node:
@@ -190,22 +190,22 @@ def _parts(graph: onnx.GraphProto) -> Iterator[Message]:
 
 
 class WeightsFile:
-    """External data of several graphs, in which each tensor is stored once, whatever it is called where.
+    """External data of several graphs; a tensor is stored once, whatever its name in each graph.
 
-    Tensors go to the file one by one: of a large model there is never a second copy in memory.
+    Tensors go to the file one by one, so that a large model never has a second copy in memory.
     """
 
     def __init__(self, path: Path) -> None:
-        """Begins an empty file at `path`."""
+        """Create an empty file at `path`."""
         self._path = path
         self._offsets: dict[str, int] = {}
         self._size = 0
-        # Not cut short, if it is there: a bundle in service may have mapped it.
+        # An existing file is removed, not truncated: a bundle in service may have mapped it.
         path.unlink(missing_ok=True)
         path.touch()
 
     def move_out(self, values: Iterable[ir.Value]) -> None:
-        """Replace the data of each large constant by its place in the file."""
+        """Move the data of each large constant to the file, and leave a reference in its place."""
         with self._path.open("ab") as file:
             for value in values:
                 tensor = value.const_value

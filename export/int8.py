@@ -1,16 +1,16 @@
 """8-bit weights in standard operators, exact at any batch.
 
-A linear map keeps its weights as int8 with one scale an output channel, and turns each row of its input into uint8
-with a scale of that row's own. The product is summed in integers, so that it is exact, and a row's result cannot
-depend on the rows beside it.
+A linear map keeps its weights as int8 with one scale per output channel, and quantizes each row of its input to uint8
+with a scale per row. The product is summed in integers: it is exact, and a row's result cannot depend on the other
+rows of the batch.
 
-    step = max |x| / 127                          one a row
+    step = max |x| / 127                          one per row
     q    = round(x / step) + 128                  uint8, zero point 128
     y    = (q - 128) · W · scale · step + bias    W int8 [in, out], scale [out]
 
-An input that is never negative needs no zero point, and has twice as many levels: step = max x / 255.
+A non-negative input needs no zero point, and has twice as many levels: step = max x / 255.
 
-In PyTorch the modules here compute the same, so that the quantized model is itself a reference for its export.
+The modules compute the same in PyTorch, so that the quantized model is itself a reference for its export.
 """
 
 import copy
@@ -27,30 +27,29 @@ LEVELS = 127
 """Steps on either side of zero."""
 
 POSITIVE_LEVELS = 255
-"""Steps above zero, where no value lies below it."""
+"""Steps above zero for a non-negative input."""
 
 ZERO_POINT = 128
 
 MIN_PEAK = 1e-10
-"""A row of weights that are all zero has no scale; this one gives zeros again."""
-
+"""Stands in for the peak of an all-zero row of weights, whose scale would be 0."""
 
 Attribute = int | float | str | bool | Sequence[int] | Sequence[float] | Sequence[str] | Sequence[bool]
-"""What an attribute of an ONNX node may be."""
+"""The type of an ONNX node's attribute."""
 
 Table = tuple[nn.Parameter, nn.Parameter]
-"""Weights int8 [out, in], and their scale [out]; of an embedding, [V, D] and [V]."""
+"""Weights int8 [out, in], and their scale [out]; for an embedding, [V, D] and [V]."""
 
 
 def quantize_rows(weight: Tensor) -> Table:
-    """weight [out, in] -> the table whose product is nearest to it."""
+    """weight [out, in] -> the table whose weights times scale are nearest to it."""
     scale = weight.abs().amax(dim=1).clamp_min(MIN_PEAK) / LEVELS
     rounded = (weight / scale[:, None]).round().to(torch.int8)
     return nn.Parameter(rounded, requires_grad=False), nn.Parameter(scale, requires_grad=False)
 
 
 class Int8Linear(nn.Module):
-    """Stands in for a `nn.Linear`; for one whose input is never negative, if `positive`."""
+    """Replaces a `nn.Linear`; with `positive`, one whose input is never negative."""
 
     def __init__(self, table: "Table", bias: nn.Parameter | None, *, positive: bool = False) -> None:
         super().__init__()
@@ -74,11 +73,11 @@ def multiply(x: Tensor, step: Tensor, weight: Tensor, positive: bool) -> Tensor:
     x [..., in], step [..., 1] -> [..., out]. Where `step` is 0 so is x, and any finite result will do.
     """
     if not torch.onnx.is_in_onnx_export():
-        # Where no sum can reach 2**24, float32 holds every one exactly, in whatever order it is made.
+        # If no sum can reach 2**24, float32 holds every partial sum exactly, in any order.
         largest = (POSITIVE_LEVELS if positive else LEVELS) * LEVELS * weight.shape[1]
         exact = torch.float32 if largest < 2**24 else torch.float64
         return ((x / step).nan_to_num(0.0).round().to(exact) @ weight.t().to(exact)).float()
-    # One block a row, so that a row has its own scale.
+    # One block per row, so that each row has its own scale.
     blocks: dict[str, Attribute] = {"axis": x.dim() - 1, "block_size": x.shape[-1]}
     shape = (*x.shape[:-1], weight.shape[0])
     if positive:
@@ -93,7 +92,7 @@ def multiply(x: Tensor, step: Tensor, weight: Tensor, positive: bool) -> Tensor:
 
 
 class Int8Embedding(nn.Module):
-    """Stands in for a `nn.Embedding`; its table may serve an `Int8Linear` as well."""
+    """Replaces a `nn.Embedding`; it may share its table with an `Int8Linear`."""
 
     def __init__(self, table: "Table") -> None:
         super().__init__()
@@ -106,8 +105,9 @@ class Int8Embedding(nn.Module):
 
 
 def quantize(model: Transformer) -> Transformer:
-    """A copy of the model with all its embeddings and linear maps in 8 bits; what was tied stays tied."""
-    quantized = copy.deepcopy(model, {id(each): each for each in model.parameters()})  # which are replaced, or shared
+    """A copy of the model with all its embeddings and linear maps in 8 bits; tied weights stay tied."""
+    # The memo shares the parameters instead of copying them: `_replace` then replaces them.
+    quantized = copy.deepcopy(model, {id(each): each for each in model.parameters()})
     _replace(quantized, {})
     return quantized
 
@@ -119,10 +119,10 @@ def _replace(module: nn.Module, tables: dict[Tensor, Table]) -> None:
             continue
         if child.weight not in tables:
             tables[child.weight] = quantize_rows(child.weight.detach())
-        setattr(module, name, _stand_in(child, tables[child.weight], _after_relu(module, name)))
+        setattr(module, name, _replacement(child, tables[child.weight], _after_relu(module, name)))
 
 
-def _stand_in(child: nn.Linear | nn.Embedding, table: Table, positive: bool) -> nn.Module:
+def _replacement(child: nn.Linear | nn.Embedding, table: Table, positive: bool) -> nn.Module:
     if isinstance(child, nn.Embedding):
         return Int8Embedding(table)
     return Int8Linear(table, child.bias, positive=positive)

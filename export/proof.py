@@ -1,7 +1,7 @@
 """Proof of an export against the PyTorch model it came from. Each check has its own error; the order is fixed.
 
 names and axes → shapes → encoder states and logits at sizes never traced → cached equals uncached, step by step →
-greedy tokens equal the reference decoder's → alone equals batched → what a reduced precision loses against float32.
+greedy tokens equal the reference decoder's → alone equals batched → loss of a reduced precision against float32.
 """
 
 import shutil
@@ -15,6 +15,7 @@ import onnx
 import torch
 from numpy.typing import NDArray
 
+from dragoman.bundle.graph_decoder import Decoded, GraphDecoder, VerificationError, decode_alone
 from dragoman.bundle.graphs import (
     DECODER_FILE,
     ENCODER_FILE,
@@ -28,34 +29,30 @@ from dragoman.bundle.precision import LOSSES, TOLERANCES, Loss, Tolerance
 from dragoman.bundle.tokenizers import Tokenizer
 from dragoman.bundle.verify import (
     Check,
-    Decoded,
-    GraphDecoder,
     Progress,
-    VerificationError,
     compare_batches,
-    decode_alone,
     first_difference,
     shuffled_batches,
     sure_steps,
 )
-from dragoman.export.graph_writer import let_go, show_logits
+from dragoman.export.graph_writer import free_memory, show_logits
 from dragoman.model.checkpoint import Checkpoint
 from dragoman.model.config import CheckpointConfig
 from dragoman.model.greedy import Output, greedy, pad
 
 SIZES = ((1, 1, 1), (1, 19, 2), (3, 2, 11), (8, 5, 3), (2, 64, 40))
-"""Batch, source and target at which graphs are held against PyTorch; none was traced."""
+"""Sizes of batch, source and target at which graphs are compared with PyTorch; none of them was traced."""
 
 REFERENCE_ROWS = 64
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Texts that a checkpoint is proven on, and the reference decoder's answers."""
+    """The texts of a proof, and the reference decoder's answers."""
 
     texts: tuple[str, ...]
     languages: tuple[tuple[str, str], ...]
-    """Of each, the source's and the target's."""
+    """Source and target language of each text."""
     sources: tuple[tuple[int, ...], ...]
     prompts: tuple[tuple[int, ...], ...]
     outputs: tuple[Output, ...]
@@ -63,16 +60,16 @@ class Sample:
 
 @dataclass(frozen=True)
 class Proof:
-    """All checks of an export, with the figures that go to report.json."""
+    """All checks of an export, with the figures for report.json."""
 
     checks: tuple[Check, ...]
     figures: dict[str, Any]
 
 
 def translate_sample(checkpoint: Checkpoint, texts: Sequence[str]) -> Sample:
-    """The reference decoder's answers, each text from and to another language where there are several.
+    """The reference decoder's answers; the texts take turns among the model's languages.
 
-    Blank texts, and those beyond the model's limit, are left out.
+    Leaves out blank texts and those beyond the model's limit.
     """
     rules, tokenizer = checkpoint.config.decoding, checkpoint.tokenizer
     kept: list[tuple[str, tuple[str, str], tuple[int, ...]]] = []
@@ -101,9 +98,9 @@ def translate_sample(checkpoint: Checkpoint, texts: Sequence[str]) -> Sample:
 
 
 def clear_cut(sample: Sample, margin: float, least: int) -> Sample:
-    """Those texts that the reference decided by `margin` at every step; all where that leaves fewer than `least`.
+    """The texts that the reference decided by `margin` at every step; all texts if that leaves fewer than `least`.
 
-    For texts that were made up: where noise may decide, nothing is proven, and others will do as well.
+    Meant for random texts: a step that noise may decide proves nothing, and any other text serves as well.
     """
     rows = [row for row, output in enumerate(sample.outputs) if min(output.margins, default=margin) >= margin]
     if len(rows) < least:
@@ -118,7 +115,7 @@ def clear_cut(sample: Sample, margin: float, least: int) -> Sample:
 
 
 def _languages(tokenizer: Tokenizer, index: int) -> tuple[str, str]:
-    """From which language and to which text `index` is; each has its turn."""
+    """Source and target language of text `index`, in rotation."""
     sources, targets = tokenizer.source_languages or ("",), tokenizer.target_languages or ("",)
     return sources[index % len(sources)], targets[(index + 1) % len(targets)]
 
@@ -134,29 +131,25 @@ def prove(
     threads: int,
     progress: Progress,
 ) -> Proof:
-    """Hold the bundle's graphs against `reference`, whose model is in the bundle's precision and gave `sample`.
+    """Compare the bundle's graphs with `reference`, whose model is in the bundle's precision and gave `sample`.
 
-    `float32` is what float32 answers to the same texts, where the precision is another; `accept_loss` lets it differ
-    by any amount. `scratch` is an empty folder for the same graphs with their logits shown. Raises VerificationError
-    that names the first check which failed and by how much.
+    `float32` holds the answers of float32 to the same texts if the precision is reduced; `accept_loss` accepts any
+    difference from them. `scratch` is an empty folder for a copy of the graphs that outputs logits. Raises
+    VerificationError with the first failed check and the difference found.
 
     A large model is never in memory twice: `reference` loses its weights before the graphs are opened, and one decoder
     is closed before the next is opened.
     """
     tolerance = TOLERANCES[bundle.manifest.precision]
-    checks: list[Check] = []
     figures: dict[str, Any] = {}
 
     progress("names and axes")
-    checks.append(check_names_and_axes(bundle))
+    checks = [check_names_and_axes(bundle)]
 
     progress("shapes, states and logits")
     values = [reference_values(reference, *size) for size in SIZES]
-    let_go(reference.model.parameters())
-    for name in (ENCODER_FILE, DECODER_FILE, WEIGHTS_FILE):
-        shutil.copyfile(bundle.path(name), scratch / name)
-    show_logits(scratch)
-    with_logits = Bundle(scratch, bundle.manifest)
+    free_memory(reference.model.parameters())
+    with_logits = _with_logits(bundle, scratch)
     passed, figures["largest_difference"] = check_values(
         GraphDecoder(with_logits, threads, logits=True), values, reference.config, tolerance.value
     )
@@ -189,8 +182,16 @@ def prove(
     return Proof(tuple(checks), figures)
 
 
+def _with_logits(bundle: Bundle, folder: Path) -> Bundle:
+    """A copy of the bundle's graphs in `folder` whose decoder outputs logits."""
+    for name in (ENCODER_FILE, DECODER_FILE, WEIGHTS_FILE):
+        shutil.copyfile(bundle.path(name), folder / name)
+    show_logits(folder)
+    return Bundle(folder, bundle.manifest)
+
+
 def check_names_and_axes(bundle: Bundle) -> Check:
-    """Names, types and axes of both files are those of `bundle.graphs`, in its order."""
+    """Names, types and axes of both graphs match `bundle.graphs`, in its order."""
     size, precision = bundle.manifest.dimensions, bundle.manifest.precision
     faults: list[str] = []
     specs = {ENCODER_FILE: encoder_spec(size, precision)}
@@ -212,28 +213,28 @@ def _graph_faults(graph: onnx.GraphProto, spec: GraphSpec) -> list[str]:
             faults.append(f"{kind} are {names}, should be {right}")
             continue
         for value, tensor in zip(found, wanted, strict=True):
-            kind_of = value.type.tensor_type
-            dtype = onnx.helper.tensor_dtype_to_np_dtype(kind_of.elem_type).name
-            axes = tuple(axis.dim_param or axis.dim_value for axis in kind_of.shape.dim)
+            tensor_type = value.type.tensor_type
+            dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor_type.elem_type).name
+            axes = tuple(axis.dim_param or axis.dim_value for axis in tensor_type.shape.dim)
             faults += shape_faults(tensor, dtype, axes)
     return faults
 
 
 @dataclass(frozen=True)
 class Values:
-    """What PyTorch finds for sources and targets that are made of random ids."""
+    """PyTorch's results for sources and targets of random ids. B batch, S source, T target, D model, V vocabulary."""
 
     sources: list[list[int]]
     targets: list[list[int]]
     states: list[NDArray[np.float32]]
-    """Of each source's own tokens, [tokens, model]."""
+    """The encoder's states of each source, [S, D] without padding."""
     logits: NDArray[np.float32]
-    """[batch, target, vocabulary]."""
+    """[B, T, V]."""
 
 
 @torch.no_grad()
 def reference_values(checkpoint: Checkpoint, batch: int, source: int, target: int) -> Values:
-    """The values at one size, or at what the model can take of it; every source has another length."""
+    """The values at one size, capped at the model's positions; the sources are of different lengths."""
     config, rules, model = checkpoint.config.architecture, checkpoint.config.decoding, checkpoint.model
     source, target = min(source, config.max_positions), min(target, config.max_positions)
     rng = np.random.default_rng(batch)
@@ -243,14 +244,14 @@ def reference_values(checkpoint: Checkpoint, batch: int, source: int, target: in
     states = model.encode(ids, lengths)
     fed = torch.tensor([[rules.start_id, *row[:-1]] for row in targets])
     logits = model.projection(model.decode(fed, states, lengths)).numpy()
-    own = [rows[: len(source_ids)] for rows, source_ids in zip(states.numpy(), sources, strict=True)]
-    return Values(sources, targets, own, logits)
+    unpadded = [rows[: len(source_ids)] for rows, source_ids in zip(states.numpy(), sources, strict=True)]
+    return Values(sources, targets, unpadded, logits)
 
 
 def check_values(
     decoder: GraphDecoder, values: Sequence[Values], config: CheckpointConfig, tolerance: float
 ) -> tuple[list[Check], float]:
-    """Shapes, encoder states and logits at several sizes; and the largest difference."""
+    """Compare shapes, encoder states and logits at several sizes. Also returns the largest difference."""
     chosen = np.setdiff1d(np.arange(config.architecture.target_vocabulary), config.decoding.suppressed_ids)
     worst = 0.0
     for right in values:
@@ -282,7 +283,7 @@ def largest_difference(found: NDArray[Any], right: NDArray[Any]) -> float:
 
 
 def check_cached(decoder: GraphDecoder, sample: Sample, tolerance: Tolerance) -> tuple[Check, dict[str, Any]]:
-    """Fed with the reference's own prefix, each cached step chooses what the uncached reference chose."""
+    """Given the reference's prefix, each cached step chooses the token of the uncached reference."""
     steps = 0
     differences: list[float] = []
     for rows in shuffled_batches(len(sample.sources), REFERENCE_ROWS):
@@ -309,28 +310,28 @@ def check_cached(decoder: GraphDecoder, sample: Sample, tolerance: Tolerance) ->
 
 
 def check_tokens(found: Sequence[Decoded], sample: Sample, tolerance: Tolerance) -> tuple[Check, dict[str, Any]]:
-    """Greedy tokens equal the reference's, each text up to its first step whose margin is too small to tell."""
+    """Greedy tokens equal the reference's, in each text up to the first step whose margin is too small to decide."""
     whole = 0
     for index, (output, right) in enumerate(zip(found, sample.outputs, strict=True)):
         sure = sure_steps(right.margins, tolerance.margin, len(right.tokens))
         whole += sure == len(right.tokens)
         if output.tokens[:sure] != right.tokens[:sure]:
-            at = first_difference(output.tokens, right.tokens)
-            raise VerificationError(f"greedy tokens: text {index} differs from the reference at token {at}")
+            place = first_difference(output.tokens, right.tokens)
+            raise VerificationError(f"greedy tokens: text {index} differs from the reference at token {place}")
     count = len(sample.outputs)
     if whole < tolerance.whole * count:
         raise VerificationError(
             f"greedy tokens: only {whole} of {count} texts could be compared whole, {tolerance.whole:.0%} are needed; "
-            f"the others hold a step whose two best logits lie within {tolerance.margin:.0e}"
+            f"each of the others has a step whose two best logits are within {tolerance.margin:.0e}"
         )
     figures = {"texts": count, "equal": count, "compared_whole": whole, "whole_part": whole / count}
     return Check("greedy tokens", f"{count} texts equal the reference's, {whole / count:.1%} compared whole"), figures
 
 
-def check_loss(decoder: GraphDecoder, float32: Sample, most: Loss, accept: bool) -> tuple[Check, dict[str, Any]]:
-    """What a reduced precision costs: fed with float32's own prefixes, does it choose the same, and how surely.
+def check_loss(decoder: GraphDecoder, float32: Sample, bounds: Loss, accept: bool) -> tuple[Check, dict[str, Any]]:
+    """The loss of a reduced precision: given float32's prefixes, how often and how surely it chooses the same token.
 
-    `decoder` gives logits. Raises VerificationError beyond the bounds of `most`, unless told to accept any loss.
+    `decoder` outputs logits. Raises VerificationError beyond `bounds`, unless `accept` is true.
     """
     agreed: list[bool] = []
     drops: list[float] = []
@@ -346,14 +347,16 @@ def check_loss(decoder: GraphDecoder, float32: Sample, most: Loss, accept: bool)
                     drops.append(output.log_probs[step] - float(log_probs[index, output.tokens[step]]))
     agreement, drop = float(np.mean(agreed)), float(np.mean(drops))
     detail = f"{agreement:.2%} of {len(agreed)} steps choose as float32, mean log-probability drops by {drop:.4f}"
-    if not accept and not (agreement >= most.agreement and drop <= most.drop):
-        bounds = f"the bounds are {most.agreement:.0%} and {most.drop}"
-        raise VerificationError(f"loss of precision: {detail}; {bounds}; --force goes beyond them")
+    if not accept and not (agreement >= bounds.agreement and drop <= bounds.drop):
+        raise VerificationError(
+            f"loss of precision: {detail}; "
+            f"the bounds are {bounds.agreement:.0%} and {bounds.drop}; --force accepts any loss"
+        )
     return Check("loss of precision", detail), {"steps": len(agreed), "agreement": agreement, "log_prob_drop": drop}
 
 
 def log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
-    """[batch, vocabulary] -> natural log-probabilities."""
+    """[B, V] -> natural log-probabilities."""
     shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
     result: NDArray[np.float64] = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
     return result

@@ -1,4 +1,4 @@
 """The Transformer in PyTorch: its configuration, checkpoints, reference decoder and training.
 
-Importing this package, `model.config` or `model.tokenizer` needs no torch.
+Importing this package or `model.config` needs no torch.
 """

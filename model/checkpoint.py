@@ -23,7 +23,7 @@ TOKENIZER_FOLDER = "tokenizer"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A model with all that is needed to translate with it."""
+    """A model with everything needed to run it."""
 
     config: CheckpointConfig
     model: Transformer
@@ -33,12 +33,12 @@ class Checkpoint:
 def load_checkpoint(folder: Path) -> Checkpoint:
     """Read a native checkpoint; weights of any floating type become float32, the model is in eval mode.
 
-    Raises FileNotFoundError for a missing file, and ValueError that names each tensor which is missing,
-    unknown or misshapen, or the field of config.json at fault.
+    Raises FileNotFoundError for a missing file, and ValueError naming each missing, unknown or misshapen tensor, or
+    the invalid field of config.json.
     """
     for name in (CONFIG_FILE, WEIGHTS_FILE):
         if not (folder / name).is_file():
-            raise FileNotFoundError(f"{folder / name}: missing; a checkpoint holds {CONFIG_FILE} and {WEIGHTS_FILE}")
+            raise FileNotFoundError(f"{folder / name}: missing; a checkpoint has {CONFIG_FILE} and {WEIGHTS_FILE}")
     config = CheckpointConfig.load(folder / CONFIG_FILE)
     tokenizer = open_tokenizer(folder / TOKENIZER_FOLDER)
     for name, rows, pieces in (
@@ -56,51 +56,48 @@ def load_checkpoint(folder: Path) -> Checkpoint:
 
 
 def check_prompts(rules: DecodingRules, tokenizer: Tokenizer, where: str) -> None:
-    """Raise ValueError, beginning with `where`, unless the tokenizer prompts with as many tokens as the rules say.
+    """Raise ValueError, prefixed by `where`, unless the tokenizer's prompts have the length in the rules.
 
-    Where its prompts all begin with one token, that must be the rules' start token, too.
+    If all prompts begin with the same token, that must be the rules' start token.
     """
     prompts = [tokenizer.prompt(language) for language in tokenizer.target_languages or ("",)]
     lengths, first = {len(prompt) for prompt in prompts}, {prompt[0] for prompt in prompts}
     if lengths != {rules.prompt_tokens}:
-        fed = ", ".join(map(str, sorted(lengths)))
-        raise ValueError(f"{where}: decoding.prompt_tokens must be the tokenizer's {fed}, is {rules.prompt_tokens}")
+        found = ", ".join(map(str, sorted(lengths)))
+        raise ValueError(f"{where}: decoding.prompt_tokens must be the tokenizer's {found}, is {rules.prompt_tokens}")
     if len(first) == 1 and rules.start_id not in first:
         raise ValueError(f"{where}: decoding.start_id must be the tokenizer's {first.pop()}, is {rules.start_id}")
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file, mapped rather than read. Raises ValueError for a file that is none."""
+    """The tensors of a safetensors file, mapped rather than read. Raises ValueError for any other file."""
     try:
         with safe_open(path, "pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
-        raise ValueError(f"{path}: not a whole safetensors file: {error}") from error
+        raise ValueError(f"{path}: not a complete safetensors file: {error}") from error
 
 
 def empty_model(config: TransformerConfig) -> Transformer:
-    """A model in eval mode whose weights have shapes, and as yet no memory."""
+    """A model in eval mode whose weights have shapes but no memory yet."""
     with torch.device("meta"):
         return Transformer(config).eval()
 
 
 def fill_model(model: Transformer, weights: Mapping[str, Tensor]) -> None:
-    """Give an `empty_model` these weights as float32, named as `own_weights` names them; what is tied stays tied.
+    """Give an `empty_model` these weights as float32, under the names of `own_weights`; tied weights stay tied.
 
     Tensors that are float32 already are not copied.
     """
     names = {parameter: name for name, parameter in model.named_parameters()}
-    made = {parameter: nn.Parameter(weights[name].float()) for parameter, name in names.items()}
+    filled = {parameter: nn.Parameter(weights[name].float()) for parameter, name in names.items()}
     for module in model.modules():
         for name, parameter in list(module.named_parameters(recurse=False)):
-            module.register_parameter(name, made[parameter])
+            module.register_parameter(name, filled[parameter])
 
 
 def load_weights(model: Transformer, weights: Mapping[str, Tensor], where: str) -> None:
-    """Copy `weights` into the model; every tensor is used or refused by name, none is left to chance.
-
-    Raises ValueError, beginning with `where`, that names the tensors at fault.
-    """
+    """Copy `weights` into the model. Raises the errors of `check_weights`."""
     check_weights(model, weights, where)
     with torch.no_grad():
         for name, tensor in own_weights(model).items():
@@ -108,7 +105,7 @@ def load_weights(model: Transformer, weights: Mapping[str, Tensor], where: str) 
 
 
 def check_weights(model: Transformer, weights: Mapping[str, Tensor], where: str) -> None:
-    """Raises ValueError, beginning with `where`, that names each tensor which is missing, unknown or misshapen."""
+    """Raise ValueError, prefixed by `where`, naming each missing, unknown or misshapen tensor."""
     expected = own_weights(model)
     faults = [f"{name} is missing" for name in sorted(expected.keys() - weights.keys())]
     faults += [f"{name} is not part of this architecture" for name in sorted(weights.keys() - expected.keys())]
@@ -122,7 +119,7 @@ def check_weights(model: Transformer, weights: Mapping[str, Tensor], where: str)
 
 
 def own_weights(model: Transformer) -> dict[str, Tensor]:
-    """The model's parameters, each once: a tensor that serves in several places has its first name."""
+    """The model's parameters without duplicates: a tied tensor has its first name only."""
     return {name: parameter.data for name, parameter in model.named_parameters()}
 
 
@@ -135,18 +132,17 @@ def save_checkpoint(
 ) -> None:
     """Write a native checkpoint; `folder` is never half-written.
 
-    `weights` are named as `own_weights` names them, and are stored as `dtype`; files of other names
-    that stand in `folder`, such as a model card, are kept. Raises ValueError, and leaves `folder` alone,
-    if a tensor is not finite as `dtype`.
+    `weights` have the names of `own_weights`, and are stored as `dtype`. Other files in `folder`, such as a model card,
+    are kept. Raises ValueError, and leaves `folder` unchanged, if a tensor is not finite as `dtype`.
     """
     stored = {name: tensor.to(dtype).contiguous() for name, tensor in weights.items()}
     broken = [name for name, tensor in stored.items() if not tensor.isfinite().all()]
     if broken:
-        raise ValueError(f"{', '.join(broken)}: must be finite as {dtype} to be saved, is not")
-    with replacing(folder) as aside:
+        raise ValueError(f"{', '.join(broken)}: must be finite as {dtype} to be saved")
+    with replacing(folder) as new_folder:
         if folder.exists():
-            shutil.copytree(folder, aside, dirs_exist_ok=True)
-        config.save(aside / CONFIG_FILE)
-        # Not by save_file, whose files none but their owner may read.
-        (aside / WEIGHTS_FILE).write_bytes(save(stored))
-        shutil.copytree(tokenizer_folder, aside / TOKENIZER_FOLDER, dirs_exist_ok=True)
+            shutil.copytree(folder, new_folder, dirs_exist_ok=True)
+        config.save(new_folder / CONFIG_FILE)
+        # Not by save_file, whose files only their owner can read.
+        (new_folder / WEIGHTS_FILE).write_bytes(save(stored))
+        shutil.copytree(tokenizer_folder, new_folder / TOKENIZER_FOLDER, dirs_exist_ok=True)

@@ -1,7 +1,4 @@
-"""What a checkpoint is, apart from its weights: architecture, decoding rules, languages.
-
-Plain frozen values, readable without torch, so that the service can share them with the model.
-"""
+"""A checkpoint's configuration: architecture, decoding rules, languages. Plain frozen values; needs no torch."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -18,7 +15,7 @@ Activation = Literal["relu", "gelu", "gelu_tanh", "swish"]
 PositionKind = Literal["sinusoid", "sinusoid_halves", "sinusoid_halves_even", "learned", "relative"]
 
 MAX_POSITION_NUMBERS = 2**28
-"""In a table of positions, which is made before anything else is known of a checkpoint: 4096 for 65536 positions."""
+"""Upper bound of a position table, allocated before the weights are read: 65,536 positions of 4,096 numbers."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -29,16 +26,16 @@ class TransformerConfig:
     """Rows of the source embedding."""
 
     target_vocabulary: Count
-    """Rows of the target embedding, and the number of logits a step yields."""
+    """Rows of the target embedding, and the number of logits per step."""
 
     d_model: Count = 512
     """Width of every hidden state."""
 
     heads: Count = 8
-    """Attention heads; each is d_model / heads wide, unless key_width says otherwise."""
+    """Attention heads; each is d_model / heads wide, unless key_width is set."""
 
     key_width: Count | None = None
-    """Width of one head's queries, keys and values, where it is not d_model / heads."""
+    """Width of one head's queries, keys and values, if it is not d_model / heads."""
 
     d_ff: Count = 2048
     """Inner width of the position-wise feed-forward network."""
@@ -47,72 +44,72 @@ class TransformerConfig:
     """Layers of the encoder (N in the paper)."""
 
     decoder_layers: Layers = 6
-    """Layers of the decoder (N in the paper); 0 in an encoder alone, which has no target embedding and no output."""
+    """Layers of the decoder (N in the paper); 0 for an encoder alone, which has no target embedding and no output."""
 
     max_positions: Count = 512
-    """The longest source or target, in tokens with every special token counted."""
+    """The longest source or target, in tokens, including special tokens."""
 
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    """Share of activations dropped in training, at each place the paper names (§5.4)."""
+    """Share of activations dropped in training, at each place named in the paper (§5.4)."""
 
     norm_order: NormOrder = "post"
-    """Layer normalisation after each residual sum, as the paper has it, or before each sub-layer."""
+    """Normalisation after each residual sum ("post", as in the paper), or before each sub-layer ("pre")."""
 
     final_norm: bool = False
-    """One more normalisation at the end of each stack; usual where norm_order is "pre"."""
+    """Whether each stack ends with a normalisation; usual if norm_order is "pre"."""
 
     norm_kind: NormKind = "layer"
-    """Layer normalisation, or division by the root of the mean square, which has no mean and no bias (T5)."""
+    """Layer normalisation, or division by the root mean square, without mean and bias (T5)."""
 
     norm_epsilon: Annotated[float, Field(gt=0)] = 1e-5
-    """Added to the variance, or to the mean square, that a normalisation divides by."""
+    """Added to the variance, or to the mean square, by which a normalisation divides."""
 
     activation: Activation = "relu"
     """The nonlinearity inside the feed-forward network.
 
-    "gelu" is the exact one, by erf, and "gelu_tanh" its usual approximation; "swish" is x · sigmoid(x).
+    "gelu" is exact, by erf, and "gelu_tanh" its usual approximation; "swish" is x · sigmoid(x).
     """
 
     gated: bool = False
-    """The feed-forward network multiplies what its nonlinearity gives by a second linear map of the same input."""
+    """Whether the feed-forward network multiplies its activations by a second linear map of the same input."""
 
     biases: bool = True
-    """The linear maps of the layers have biases."""
+    """Whether the linear maps of the layers have biases."""
 
     position_kind: PositionKind = "sinusoid"
-    """Sinusoids by the closed form of §3.5, or a learned table.
+    """Sinusoids by the closed form of §3.5, a learned table, or relative positions.
 
-    In "sinusoid_halves" all sines come first, then all cosines, as in Marian and Pegasus; in "sinusoid_halves_even", as
-    in M2M100, the wavelengths moreover go up to 2π · 10000 itself. "relative" positions add nothing to the embedding,
-    but a bias to the scores of self-attention, as in T5.
+    In "sinusoid_halves" all sines precede all cosines, as in Marian and Pegasus; in "sinusoid_halves_even", as in
+    M2M100, the wavelengths also reach 2π · 10000 itself. "relative" positions add nothing to the embedding, but a bias
+    to the scores of self-attention, as in T5.
     """
 
     relative_buckets: Annotated[int, Field(ge=4)] = 32
-    """Classes of distance that have a bias each, where position_kind is "relative"."""
+    """Classes of distance with a bias each, if position_kind is "relative"."""
 
     relative_distance: Count = 128
     """Distances from here on share one class, on either side."""
 
     position_offset: TokenId = 0
-    """Row of the position table that the first token takes."""
+    """The first token's row in the position table."""
 
     scale_embedding: bool = True
-    """Multiply embeddings by sqrt(d_model) (§3.4)."""
+    """Whether embeddings are multiplied by sqrt(d_model) (§3.4)."""
 
     embedding_norm: bool = False
-    """Normalise what enters each stack, token and position summed."""
+    """Whether the input of each stack, the sum of token and position, is normalised."""
 
     shared_embedding: bool = True
-    """Source and target use one embedding table; their vocabularies then have one size."""
+    """Whether source and target share one embedding table; their vocabularies then have one size."""
 
     tied_output: bool = True
-    """The output projection is the target embedding itself (§3.4)."""
+    """Whether the output projection is the target embedding itself (§3.4)."""
 
     output_bias: bool = False
-    """A bias, one a word, is added to the logits."""
+    """Whether a bias per token is added to the logits."""
 
     def __post_init__(self) -> None:
-        """Check what no single field can: how the fields fit together."""
+        """Check how the fields fit together."""
         if self.key_width is None and self.d_model % self.heads:
             raise ValueError(f"d_model must be a multiple of heads, is {self.d_model} with {self.heads} heads")
         if self.position_kind.startswith("sinusoid") and self.d_model % 2:
@@ -151,19 +148,19 @@ class TransformerConfig:
 
 @dataclass(frozen=True, config=STRICT)
 class CheckpointConfig:
-    """A native checkpoint's config.json: all that is known of a model beside weights and tokenizer."""
+    """A native checkpoint's config.json: everything about a model but its weights and tokenizer."""
 
     name: Annotated[str, Field(min_length=1)]
-    """What clients call the model."""
+    """The model's name for clients."""
 
     family: str
-    """The kind of checkpoint it came from; "transformer" for the project's own."""
+    """The family of the original checkpoint; "transformer" for a native one."""
 
     source_languages: Annotated[tuple[str, ...], Field(min_length=1)]
-    """BCP-47 codes of the languages it reads."""
+    """BCP-47 codes of the source languages."""
 
     target_languages: tuple[str, ...]
-    """BCP-47 codes of the languages it writes; none in an encoder alone."""
+    """BCP-47 codes of the target languages; empty for an encoder alone."""
 
     architecture: TransformerConfig
     decoding: DecodingRules
@@ -172,7 +169,7 @@ class CheckpointConfig:
     def __post_init__(self) -> None:
         """Check that decoding stays within the embedding and position tables."""
         if self.architecture.decoder_layers and not self.target_languages:
-            raise ValueError("target_languages: must hold at least 1 item where there is a decoder, is empty")
+            raise ValueError("target_languages: must have at least 1 item for a model with a decoder, is empty")
         rules, size = self.decoding, self.architecture
         for name, ids, rows in (
             ("start_id", (rules.start_id,), size.target_vocabulary),
@@ -183,16 +180,15 @@ class CheckpointConfig:
         ):
             if max(ids, default=0) >= rows:
                 raise ValueError(f"decoding.{name} must be below the vocabulary's {rows}, is {max(ids)}")
-        # The last token of an output is never fed.
+        # The last token of an output is never an input, so it needs no position.
         for name, tokens, before in (
             ("max_source_tokens", rules.max_source_tokens, 0),
             ("max_output_tokens", rules.max_output_tokens, rules.prompt_tokens - 1),
         ):
-            most = size.max_positions - before
-            if tokens > most:
-                after = f" less the {before} tokens before it" if before else ""
+            if tokens > size.max_positions - before:
+                less = f" less the {before} tokens before it" if before else ""
                 raise ValueError(
-                    f"decoding.{name} must be at most max_positions, {size.max_positions}{after}, is {tokens}"
+                    f"decoding.{name} must be at most max_positions, {size.max_positions}{less}, is {tokens}"
                 )
 
     def save(self, path: Path) -> None:
@@ -201,9 +197,9 @@ class CheckpointConfig:
 
     @classmethod
     def load(cls, path: Path) -> "CheckpointConfig":
-        """Read what `save` wrote.
+        """Read a file written by `save`.
 
-        Raises ValueError that names the file and each key that is missing, unknown or out of range.
+        Raises ValueError with the file's path and each key that is missing, unknown or out of range.
         """
         try:
             return TypeAdapter(cls).validate_json(path.read_bytes())

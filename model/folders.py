@@ -1,4 +1,4 @@
-"""Folders that are written whole or not at all."""
+"""Atomic replacement of folders."""
 
 import shutil
 from collections.abc import Iterator
@@ -8,22 +8,23 @@ from pathlib import Path
 
 @contextmanager
 def replacing(folder: Path) -> Iterator[Path]:
-    """An empty folder to fill, which then takes the place of `folder`; if anything is raised, `folder` stays as it was.
+    """An empty folder to fill, which then replaces `folder`; after an exception, `folder` is unchanged.
 
-    Where the process is killed between the two renames that this takes, the next call first puts back what was there.
+    The replacement takes two renames. If the process is killed between them, the next call restores the old folder
+    first.
     """
     folder = folder.resolve()
-    aside, former = (folder.with_name(folder.name + suffix) for suffix in (".partial", ".former"))
+    partial, former = (folder.with_name(folder.name + suffix) for suffix in (".partial", ".former"))
     if former.exists() and not folder.exists():
         former.rename(folder)
-    for leftover in (aside, former):
+    for leftover in (partial, former):
         shutil.rmtree(leftover, ignore_errors=True)
-    aside.mkdir(parents=True)
+    partial.mkdir(parents=True)
     try:
-        yield aside
+        yield partial
         if folder.exists():
             folder.rename(former)
-        aside.rename(folder)
+        partial.rename(folder)
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(partial, ignore_errors=True)
     shutil.rmtree(former, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""The reference decoder: greedy, uncached, obviously right. Every other way to decode is held against it."""
+"""The reference decoder: greedy, uncached, simple. Every other decoder is checked against it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,16 +13,16 @@ from dragoman.model.transformer import Transformer
 
 @dataclass(frozen=True)
 class Output:
-    """What one source was translated to."""
+    """The translation of one source."""
 
     tokens: tuple[int, ...]
-    """The ids after the prompt, the end token included if there was one."""
+    """The ids after the prompt, including the end token if there was one."""
 
     log_probs: tuple[float, ...]
-    """The natural log-probability of each chosen token: of all but one that was forced at the limit."""
+    """The natural log-probability of each chosen token; a token forced at the limit has none."""
 
     margins: tuple[float, ...]
-    """By how much the largest logit beat the next, where `log_probs` are; where it is tiny, noise may decide."""
+    """The difference between the two largest logits, for each of `log_probs`; if it is tiny, noise may decide."""
 
     finish: Literal["end", "length"]
     """Whether an end token was chosen, or the limit was reached first."""
@@ -38,23 +38,22 @@ def greedy(
 ) -> list[Output]:
     """Translate a batch of sources (ids with their end tokens), recomputing the whole prefix each step.
 
-    The model must be in eval mode. `limits` holds each source's most output tokens, at least 1 and at most what the
-    model's max_positions leave after the prompt; the rules' own where not given. `prompts`, all of one length, are what
-    the decoder is fed before its first choice; the start token alone where not given. Raises ValueError for limits or
-    prompts that are not so.
+    The model must be in eval mode. `limits` holds each source's largest number of output tokens, at least 1 and at most
+    the model's positions after the prompt. Default: by the rules. `prompts`, all of one length, are fed to the decoder
+    before its first choice. Default: the start token alone. Raises ValueError for invalid limits or prompts.
     """
-    begun = [[rules.start_id]] * len(sources) if prompts is None else [list(prompt) for prompt in prompts]
-    if len(begun) != len(sources) or len(set(map(len, begun))) > 1 or not all(begun):
-        raise ValueError(f"prompts must be {len(sources)} of one length, at least 1, are {begun}")
+    starts = [[rules.start_id]] * len(sources) if prompts is None else [list(prompt) for prompt in prompts]
+    if len(starts) != len(sources) or len(set(map(len, starts))) > 1 or not all(starts):
+        raise ValueError(f"prompts must be {len(sources)} of one length, at least 1, are {starts}")
     caps = [rules.output_limit(len(ids)) for ids in sources] if limits is None else list(limits)
-    most = model.config.max_positions - max(map(len, begun), default=1) + 1
-    if len(caps) != len(sources) or not all(1 <= cap <= most for cap in caps):
-        raise ValueError(f"limits must be {len(sources)} numbers from 1 to {most}, are {caps}")
+    max_cap = model.config.max_positions - max(map(len, starts), default=1) + 1
+    if len(caps) != len(sources) or not all(1 <= cap <= max_cap for cap in caps):
+        raise ValueError(f"limits must be {len(sources)} numbers from 1 to {max_cap}, are {caps}")
     if not sources:
         return []
     source, lengths = pad(sources, rules.pad_id)
     states = model.encode(source, lengths)
-    target = torch.tensor(begun)
+    target = torch.tensor(starts)
     columns: list[tuple[Tensor, Tensor, Tensor]] = []
     ended = torch.zeros(len(sources), dtype=torch.bool)
     ends = torch.tensor(rules.end_ids)
@@ -87,7 +86,7 @@ def _row(columns: list[tuple[Tensor, Tensor, Tensor]], row: int, rules: Decoding
 
 
 def pad(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor]:
-    """Rows of unequal length, at least one -> ids [B, longest], padded on the right, and lengths [B]."""
+    """One or more rows of unequal length -> ids [B, longest], padded on the right, and lengths [B]."""
     lengths = torch.tensor([len(row) for row in rows])
     padded = torch.full((len(rows), int(lengths.max())), pad_id)
     for index, row in enumerate(rows):

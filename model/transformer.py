@@ -2,11 +2,11 @@
 
 Letters in shapes: B batch, S source, T target, H heads, D model, K head width, V vocabulary.
 
-Padding is on the right of each row, and lengths say where it starts; no masks enter or leave the
-model. Inside, `visible` is a boolean that is true where a position may be attended to.
+Padding is on the right of each row, and lengths mark its start; no masks enter or leave the model. Inside, `visible`
+is a boolean tensor, true for each position that may be attended to.
 
-A layer does not know how its attention is carried out: `DecoderLayer` takes it as two functions. Whole
-sequences (training, the reference decoder) and one cached step (the export) so share the same layer.
+A layer takes its attention as functions. Whole sequences (training, the reference decoder) and one cached step (the
+export) therefore share the same layer.
 """
 
 import math
@@ -30,29 +30,29 @@ ACTIVATIONS: dict[Activation, Sublayer] = {
 }
 
 MASKED = -1e4
-"""Takes the place of a score that must not count: softmax makes it exactly 0, and float16 still holds it."""
+"""Replaces a masked score: softmax makes it exactly 0, and float16 can represent it."""
 
 
 def lengths_to_visible(lengths: Tensor, width: int) -> Tensor:
-    """True at each position before a row's end: [B] lengths -> [B, 1, 1, width]."""
+    """True at each position before a row's end: lengths [B] -> [B, 1, 1, width]."""
     return (torch.arange(width, device=lengths.device) < lengths[:, None])[:, None, None, :]
 
 
 def causal_visible(width: int, device: torch.device) -> Tensor:
-    """True where a target position may look: at itself and before. [1, 1, width, width]."""
+    """True for each target position and those before it. [1, 1, width, width]."""
     return torch.ones(width, width, dtype=torch.bool, device=device).tril()[None, None]
 
 
 def sinusoid_table(rows: int, d_model: int, kind: PositionKind = "sinusoid") -> Tensor:
     """PE(pos, 2i) = sin(pos / 10000^(2i/D)), PE(pos, 2i+1) = cos of the same (§3.5). [rows, D] float32.
 
-    In the two other kinds sines and cosines are halves of a row; in "sinusoid_halves_even" 2i/D becomes i/(D/2 - 1).
+    In the two other kinds, sines and cosines are halves of a row; in "sinusoid_halves_even", 2i/D becomes i/(D/2 - 1).
     """
     half = d_model // 2
     even = kind == "sinusoid_halves_even"
-    # M2M100 was trained with sines of angles in float32, which at position 1,000 are off by 1e-4.
+    # M2M100 was trained with sines of float32 angles, whose error at position 1,000 is 1e-4.
     dtype = torch.float32 if even else torch.float64
-    # On the CPU even where a model is made without memory for its weights: nothing else holds this table.
+    # On the CPU even for a model without memory for its weights: no checkpoint contains this table.
     position, index = (torch.arange(count, dtype=dtype, device="cpu") for count in (rows, half))
     if even:
         frequency = torch.exp(index * -(math.log(10000.0) / max(1, half - 1)))
@@ -64,13 +64,13 @@ def sinusoid_table(rows: int, d_model: int, kind: PositionKind = "sinusoid") -> 
 
 
 def normalisation(config: TransformerConfig) -> nn.Module:
-    """A fresh normalisation over D."""
+    """A new normalisation over D."""
     kind = nn.RMSNorm if config.norm_kind == "rms" else nn.LayerNorm
     return kind(config.d_model, eps=config.norm_epsilon)
 
 
 class Embedding(nn.Module):
-    """Token embedding (scaled as §3.4 has it) plus position, normalised where the checkpoint asks for it."""
+    """Token embedding (scaled as in §3.4) plus position, normalised if the configuration says so."""
 
     positions: Tensor | None
 
@@ -91,7 +91,7 @@ class Embedding(nn.Module):
         self.norm = normalisation(config) if config.embedding_norm else nn.Identity()
 
     def forward(self, ids: Tensor, position: Tensor | None = None) -> Tensor:
-        """ids [B, T] -> [B, T, D]; `position` [B] is each row's first position, 0 if not given."""
+        """ids [B, T] -> [B, T, D]; `position` [B] is each row's first position. Default: 0."""
         if self.positions is None:
             return cast(Tensor, self.dropout(self.norm(self.tokens(ids) * self.scale)))
         steps = torch.arange(ids.shape[1], device=ids.device)[None]
@@ -102,30 +102,30 @@ class Embedding(nn.Module):
 
 
 class RelativeBias(nn.Module):
-    """What a position's distance adds to its score, one number a head (T5, Raffel et al. 2020, §2.1).
+    """A bias on attention scores by distance, one number per head (T5, Raffel et al. 2020, §2.1).
 
-    Distances are put into classes: near ones each into one of their own, farther ones into ever wider ones. All layers
-    of a stack share them.
+    Distances fall into classes: each near distance has its own, farther ones share increasingly wide classes. All
+    layers of a stack share the biases.
     """
 
     def __init__(self, config: TransformerConfig, *, both_sides: bool) -> None:
-        """`both_sides`: positions after the query are seen too, and have half of the classes."""
+        """`both_sides`: positions after the query are visible too, and take half of the classes."""
         super().__init__()
         self.weight = nn.Parameter(torch.randn(config.relative_buckets, config.heads) * config.d_model**-0.5)
         self.farthest = config.relative_distance
         self.both_sides = both_sides
 
     def table(self) -> Tensor:
-        """The bias of each distance, a position's less the query's: [2F + 1, H] for -F .. F, F the farthest."""
+        """The bias of each distance from query to position: [2F + 1, H] for -F .. F, with F the farthest."""
         distance = torch.arange(-self.farthest, self.farthest + 1)
         return self.weight[self._classes(distance)]
 
     def rows(self, position: Tensor, query: Tensor) -> Tensor:
-        """The row of `table` for each position and query, which broadcast."""
+        """The row of `table` for each pair of position and query, by broadcasting."""
         return (position - query).clamp(-self.farthest, self.farthest) + self.farthest
 
     def forward(self, width: int) -> Tensor:
-        """For as many queries as positions: [1, H, width, width]."""
+        """The bias for a query at every position: [1, H, width, width]."""
         at = torch.arange(width, device=self.weight.device)
         return functional.embedding(self.rows(at[None], at[:, None]), self.table()).permute(2, 0, 1)[None]
 
@@ -139,7 +139,7 @@ class RelativeBias(nn.Module):
             first = torch.zeros_like(distance)
             distance = (-distance).clamp_min(0)
         single = count // 2
-        # In float32, as checkpoints were trained: on a border, other arithmetic would find another class.
+        # In float32, as in training: at a border between classes, other arithmetic could choose the other class.
         octaves = torch.log(distance.clamp_min(1).float() / single) / math.log(self.farthest / single)
         wide = (single + (octaves * (count - single)).long()).clamp_max(count - 1)
         return first + torch.where(distance < single, distance, wide)
@@ -170,7 +170,7 @@ class MultiHeadAttention(nn.Module):
         return self.split(self.query(x)), self.split(self.key(memory)), self.split(self.value(memory))
 
     def conclude(self, heads: Tensor) -> Tensor:
-        """What the heads found [B, H, T, K] -> [B, T, D]."""
+        """Results of the heads [B, H, T, K] -> [B, T, D]."""
         return cast(Tensor, self.output(self.merge(heads)))
 
     def forward(self, x: Tensor, memory: Tensor, visible: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -179,7 +179,7 @@ class MultiHeadAttention(nn.Module):
         `bias` [1, H, T, S] is added to the scores.
         """
         query, key, value = self.project(x, memory)
-        # Scaling the query costs T·K products where scaling the scores would cost T·S.
+        # Scaling the query takes T·K products, scaling the scores would take T·S.
         scores = (query * query.shape[-1] ** -0.5) @ key.transpose(2, 3)  # [B, H, T, S]
         if bias is not None:
             scores = scores + bias
@@ -188,7 +188,7 @@ class MultiHeadAttention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Two linear maps with a nonlinearity between, at each position alone (§3.3); a third may gate what it gives."""
+    """Two linear maps with a nonlinearity between, position by position (§3.3); a third may gate the activations."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -204,7 +204,7 @@ class FeedForward(nn.Module):
 
 
 class Residual(nn.Module):
-    """A sub-layer within its residual connection and layer normalisation (§3.1), before it or after."""
+    """A sub-layer inside its residual connection, with normalisation before it or after (§3.1)."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -254,7 +254,7 @@ class DecoderLayer(nn.Module):
 
 
 class Transformer(nn.Module):
-    """The encoder, the decoder, and the projection to the vocabulary; without layers of a decoder the encoder alone."""
+    """The encoder, the decoder and the projection to the vocabulary; with 0 decoder layers, the encoder alone."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -280,7 +280,7 @@ class Transformer(nn.Module):
             self.projection.weight = target_tokens.weight
 
     def _initialize(self) -> None:
-        """Xavier for the linear maps; embeddings so that scaling brings them to unit variance."""
+        """Xavier for the linear maps; embeddings have unit variance after scaling."""
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.xavier_uniform_(module.weight)
@@ -290,7 +290,7 @@ class Transformer(nn.Module):
                 nn.init.normal_(module.weight, std=self.config.d_model**-0.5)
 
     def encode(self, source: Tensor, source_lengths: Tensor) -> Tensor:
-        """source [B, S] ids, source_lengths [B] -> states [B, S, D]; those past a row's length mean nothing."""
+        """source [B, S] ids, source_lengths [B] -> states [B, S, D], meaningless beyond a row's length."""
         visible = lengths_to_visible(source_lengths, source.shape[1])
         bias = None if self.encoder_bias is None else self.encoder_bias(source.shape[1])
         x = self.source_embedding(source)
@@ -302,8 +302,7 @@ class Transformer(nn.Module):
     def decode(self, target: Tensor, states: Tensor, source_lengths: Tensor) -> Tensor:
         """target [B, T] ids, beginning with the start token; states [B, S, D] -> hidden [B, T, D].
 
-        Position t sees the target up to and with t. Rows may be padded on the right: what comes later
-        is never seen.
+        Position t attends to target positions 0 to t, so rows may be padded on the right.
         """
         visible = lengths_to_visible(source_lengths, states.shape[1])
         causal = causal_visible(target.shape[1], target.device)

@@ -1,4 +1,4 @@
-"""What a server prints when it is ready, and the line to try next."""
+"""The lines that a server prints once it is ready, with a command to try next."""
 
 import shlex
 import shutil
@@ -17,7 +17,7 @@ EXAMPLE = "The cat sat on the mat."
 def announcement(
     models: Sequence[ModelInfo], host: str, port: int, metrics_host: str, metrics_port: int, tls: bool = False
 ) -> str:
-    """Plain lines: what is served, where, and what to type to see the first model work."""
+    """Plain lines: the models, the addresses, and a command that tries the first model."""
     first = models[0]
     model = first.name if len(models) > 1 else ""
     return "\n".join(
@@ -30,31 +30,31 @@ def announcement(
 
 
 def served(model: ModelInfo) -> tuple[str, ...]:
-    """What one model is, and runs on."""
+    """A line about one model and its provider, with a warning if they do not fit."""
     threads = "1 thread" if model.threads == 1 else f"{model.threads} threads"
     line = f"Serving {model.name}, version {model.version}: {model.precision} on {model.provider}, {threads}."
     return (line, *misfit(model))
 
 
 def misfit(model: ModelInfo) -> tuple[str, ...]:
-    """A warning where the precision is wrong for the processor; mostly nothing."""
+    """A warning if the precision is wrong for the processor, else nothing."""
     if model.precision == "float16" and model.provider == "CPUExecutionProvider":
-        return ("Warning: float16 is meant for CUDA, and slow on the CPU; export int8 or float32 for it.",)
+        return ("Warning: float16 is meant for CUDA and is slow on the CPU; export int8 or float32 instead.",)
     return ()
 
 
 def at(host: str, port: int) -> str:
-    """HOST:PORT, as addresses are written."""
+    """HOST:PORT, with an IPv6 address in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def try_line(languages: Sequence[str], host: str, port: int, model: str = "", tls: bool = False) -> str:
-    """A command that translates through the server at `host` and `port`; one that embeds where it has no language.
+    """A command that translates through the server at `host` and `port`, or embeds if `languages` is empty.
 
-    `model` is named where there are several.
+    `model` is "" unless the server has several.
     """
-    near = from_here(host)
-    address = "" if (near, port) == (DEFAULT_HOST, DEFAULT_PORT) else f" --address {at(near, port)}"
+    reachable = from_here(host)
+    address = "" if (reachable, port) == (DEFAULT_HOST, DEFAULT_PORT) else f" --address {at(reachable, port)}"
     secure = " --tls" if tls else ""
     work = f"translate --to {languages[0]}" if languages else "embed"
     named = f" --model {shlex.quote(model)}" if model else ""
@@ -62,7 +62,7 @@ def try_line(languages: Sequence[str], host: str, port: int, model: str = "", tl
 
 
 def _own_command() -> str:
-    """How this very command can be called from where it was called."""
+    """The shortest name under which the running command can be called from here."""
     own = Path(sys.argv[0]).absolute()
     if own.name != COMMAND:
         return COMMAND

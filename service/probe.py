@@ -1,7 +1,7 @@
-"""Ends with status 0 if the server of this container answers calls, else 1: `python -m dragoman.service.probe`.
+"""The image's health check: `python -m dragoman.service.probe` exits with 0 if the server answers calls, else 1.
 
-The health check of the image. It imports next to nothing, since it runs every few seconds beside the model. It knows by
-the settings' variables where to ask; it does not see options of the command.
+It reads DRAGOMAN_METRICS_HOST and DRAGOMAN_METRICS_PORT; it does not see command-line options. It imports next to
+nothing, because it runs every few seconds beside the model.
 """
 
 import os
@@ -15,13 +15,13 @@ TIMEOUT_SECONDS = 4
 
 
 def address(environment: Mapping[str, str]) -> tuple[str, int]:
-    """Host and port of the metrics of the server that was started with `environment`."""
+    """Host and port of the metrics of a server started with `environment`."""
     host = environment.get("DRAGOMAN_METRICS_HOST") or environment.get("DRAGOMAN_HOST") or "127.0.0.1"
     return from_here(host), int(environment["DRAGOMAN_METRICS_PORT"])
 
 
 def ready(host: str, port: int) -> bool:
-    """Whether the server whose metrics are on `port` of `host` says that it is ready."""
+    """Whether /readyz on `host` and `port` answers 200."""
     connection = HTTPConnection(host, port, timeout=TIMEOUT_SECONDS)
     try:
         connection.request("GET", "/readyz")

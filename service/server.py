@@ -1,11 +1,10 @@
-"""Ports, health, reflection and metrics around the models that are served, without signals or bundles.
+"""The server around its models: ports, health, reflection and metrics. Signals and bundles are the caller's.
 
-A model that does not answer makes the server say so, and refuse its calls, until it answers again. Another version of a
-model takes its place at once: calls that were begun end with the version that began them, and when the last of them has
-ended, that version's memory is given back.
+While a model does not answer, the server reports it and refuses its calls. A new version replaces a model at once:
+running calls end with the version that began them, and after the last of them that version's memory is returned.
 
-It stops in order: health says NOT_SERVING, new calls are refused, running calls go on for as long as the grace allows,
-and the rest is cancelled.
+Stopping has an order: health becomes NOT_SERVING, new calls are refused, running calls continue within the grace, and
+the rest is cancelled.
 """
 
 import asyncio
@@ -14,13 +13,13 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from prometheus_client import CollectorRegistry
 
@@ -29,13 +28,15 @@ from dragoman.client.values import ModelInfo
 from dragoman.service.banner import at
 from dragoman.service.engine.engine import Engine
 from dragoman.service.engine.fair_scheduler import FairScheduler
-from dragoman.service.errors import StartupError, UnknownLanguageError
+from dragoman.service.errors import StartupError
 from dragoman.service.lifecycle import Lifecycle, State
 from dragoman.service.loading.loader import LoadedModel, as_configured
 from dragoman.service.loading.memory_shares import Claim, shares
+from dragoman.service.loading.model_checks import check_models
 from dragoman.service.loading.trial_calls import rehearse
 from dragoman.service.loading.watchdog import watch
 from dragoman.service.rpc.auth import Authenticator, CallerLimits
+from dragoman.service.rpc.health import report_health
 from dragoman.service.rpc.interceptor import CallInterceptor
 from dragoman.service.rpc.ports import cannot_listen, check_free
 from dragoman.service.rpc.servicer import TranslationService
@@ -47,10 +48,11 @@ from dragoman.service.system.memory_limits import NvidiaDevices
 from dragoman.service.system.process import give_back_memory, give_way
 from dragoman.service.telemetry.call_log import CallLog
 from dragoman.service.telemetry.memory_report import MemoryReporter
-from dragoman.service.telemetry.metrics import Metrics, ModelMetrics
+from dragoman.service.telemetry.metrics import Metrics
 from dragoman.service.telemetry.metrics_http import MetricsServer
+from dragoman.service.telemetry.recorders import ModelMetrics
 from dragoman.service.telemetry.traces import open_traces
-from dragoman.service.translation.languages import resolve_language
+from dragoman.service.translation.model_info import model_info
 from dragoman.service.translation.served_model import ServedModel
 from dragoman.service.translation.translator import CallSizeLimits, Translator
 from dragoman.v1 import translation_pb2_grpc
@@ -59,23 +61,20 @@ from dragoman.v1.names import METHODS, SERVICE
 log = logging.getLogger(__name__)
 
 SENDING_SECONDS = 0.5
-"""How long the last answers may take on their way out, once the calls themselves are through."""
+"""Time for sending the last answers, once the calls themselves have ended."""
 
 TRACES_SECONDS = 5
-"""How long the last traces may take on their way out, within what is left of the grace."""
+"""Maximum time for sending the last traces, within the rest of the grace."""
 
 ENGINE_STOP_SECONDS = 1
-"""How long the engine's current step is waited for."""
+"""Maximum wait for the engine's current step."""
 
-ENDING_SECONDS = 0.1
-"""How long the threads and tasks of a model that is no longer served are given to end."""
-
-NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
-SERVING = health_pb2.HealthCheckResponse.SERVING
+RETIRED_SECONDS = 0.1
+"""Time for the threads and tasks of a retired model to end, before its memory is returned."""
 
 
 class Server:
-    """gRPC and HTTP around some models. Made, opened, given its models and stopped on one event loop."""
+    """gRPC and HTTP around models. Make it, `open` it, `add` its models and `stop` it on one event loop."""
 
     def __init__(
         self,
@@ -83,10 +82,10 @@ class Server:
         *manifests: Manifest,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """It is ready when each of `manifests`, no two of one name, is there; `clock` is the engines', in seconds.
+        """The server is ready once a model of each of `manifests` is added; `clock` is the engines', in seconds.
 
-        Raises StartupError where there is no telling them apart, and where the settings' tokens or certificates are at
-        fault, or the pivot is a language of no model.
+        Raises StartupError if names are not unique, or if the settings name an unknown model, an unknown pivot
+        language, or faulty tokens or certificates.
         """
         self._settings = settings
         self._clock = clock
@@ -95,9 +94,7 @@ class Server:
         """Where the metrics are."""
         self._devices = NvidiaDevices()
         self._metrics = Metrics(self.registry, self._devices.memory)
-        _check_names(settings, manifests)
-        if settings.pivot:
-            _check_pivot(settings.pivot, manifests)
+        check_models(settings, manifests)
         self._guard = Authenticator(
             token_source(settings.tokens_file, os.environ),
             CallerLimits(settings.token_calls_per_second, settings.token_calls),
@@ -108,12 +105,12 @@ class Server:
             for manifest in manifests
         }
         self.models: dict[str, ServedModel] = {}
-        """What is served now, by name."""
+        """The served models by name."""
         for name, metrics in self._model_metrics.items():
             metrics.readiness(partial(self._ready, name))
         self.account = MemoryReporter()
-        """Where memory goes."""
-        self._metrics.before_scrape.append(self._tell_memory)
+        """The report of the process's memory."""
+        self._metrics.before_scrape.append(self._record_memory)
         self._fair_scheduler = FairScheduler(settings.lanes, clock, settings.run_timeout_seconds or math.inf)
         self._service = TranslationService(self.models, server_limits(settings), self.account, settings.pivot)
         self._health = health.aio.HealthServicer()
@@ -122,21 +119,21 @@ class Server:
         self._metrics_server: MetricsServer | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self.port = 0
-        """The port that gRPC really listens on, once open."""
+        """The bound port of gRPC, once open."""
         self.metrics_port = 0
-        """The port that HTTP really listens on, once open."""
+        """The bound port of HTTP, once open."""
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What whoever starts the server should know of who can reach it."""
+        """Warnings about an exposed server, for its operator."""
         return exposure(self._settings, self._guard.closed)
 
     async def open(self) -> None:
-        """Bind both ports and answer on them: metrics and health, but no calls yet.
+        """Bind both ports, and answer on them: metrics and health, but no calls yet.
 
-        Raises StartupError if a port cannot be had.
+        Raises StartupError if a port cannot be bound.
         """
-        await self._tell_health()
+        await self._report_health()
         host, port = self._settings.host, self._settings.port
         metrics_host, metrics_port = self._settings.metrics_address, self._settings.metrics_port
         check_free(host, port)
@@ -155,19 +152,19 @@ class Server:
         except OSError as error:
             raise cannot_listen(metrics_host, metrics_port, error) from error
         self.metrics_port = self._metrics_server.port
-        self._metrics_server.start()
+        await self._metrics_server.start()
         await self._grpc.start()
 
     async def add(self, model: LoadedModel) -> ModelInfo:
-        """Serve `model` from now on, in place of the one of its name if there is one, and say what it is.
+        """Serve `model`, in place of a former one of its name, and return its description.
 
-        Raises StartupError where the memory budget is too small for it.
+        Raises StartupError if the memory budget is too small for it.
         """
         if self._settings.warmup_seconds:
             await self._rehearse(model)
         manifest, settings = model.manifest, self._settings
         name, metrics = manifest.name, self._model_metrics[manifest.name]
-        served = self._made(model, metrics)
+        served = self._served(model, metrics)
         self._share_memory({**self.models, name: served})
         metrics.watch(served.engine)
         metrics.loaded(
@@ -180,88 +177,88 @@ class Server:
             model.warmup_seconds,
             manifest.target_languages,
         )
-        served.engine.start(self._when_it_ends(served), give_way)
+        served.engine.start(self._on_engine_end(served), give_way)
         if settings.run_timeout_seconds:
-            looking = watch(served.engine.busy_seconds, settings.run_timeout_seconds, self._report_on(served))
-            served.watching = self._keep(looking)
+            watchdog = watch(served.engine.busy_seconds, settings.run_timeout_seconds, self._hang_report(served))
+            served.watching = self._spawn(watchdog)
         former = self.models.get(name)
         self.models[name] = served
         if former is not None:
-            self._keep(self._retire(former))
+            self._spawn(self._retire(former))
         if self._lifecycle.state is State.STARTING and len(self.models) == len(self._model_metrics):
             self._lifecycle.move(State.SERVING)
-        await self._tell_health()
+        await self._report_health()
         return served.info
 
     def replaced(self, name: str) -> None:
-        """Another version of the model `name` has taken its place."""
+        """Count a version of the model `name` that replaced the one before."""
         self._model_metrics[name].replacement("replaced")
 
     def refused(self, name: str) -> None:
-        """A version of the model `name` was found that is not fit to take its place."""
+        """Count a version of the model `name` that was found unfit to be served."""
         self._model_metrics[name].replacement("refused")
 
     async def stop(self, grace_seconds: float) -> None:
-        """Take no more calls, let those that run finish within `grace_seconds`, cancel the rest, free everything.
+        """Refuse new calls, let running ones finish within `grace_seconds`, cancel the rest, free everything.
 
-        Until then new calls are refused one by one: gRPC itself would cancel them, and callers try again somewhere
-        else only what was UNAVAILABLE.
+        Meanwhile new calls are refused one by one with UNAVAILABLE, which callers retry elsewhere; gRPC itself would
+        cancel them.
         """
         self._lifecycle.move(State.STOPPING)
-        last = time.monotonic() + grace_seconds
+        grace_end = time.monotonic() + grace_seconds
         await self._health.enter_graceful_shutdown()
         finished = await _within(grace_seconds, self._lifecycle.idle())
-        # Who watches health or has reflection open never hangs up, and is not waited for.
+        # Streams of health and reflection never end by themselves, and are not waited for.
         await self._grpc.stop(SENDING_SECONDS if finished else 0)
-        left = min(TRACES_SECONDS, max(0.0, last - time.monotonic()))
+        left = min(TRACES_SECONDS, max(0.0, grace_end - time.monotonic()))
         await _within(left, run_in_thread(self._traces.close))
         engines = [model.engine for model in self.models.values()]
         await asyncio.gather(*(_within(ENGINE_STOP_SECONDS, run_in_thread(engine.stop)) for engine in engines))
         if self._metrics_server is not None:
-            await run_in_thread(self._metrics_server.stop)
+            await self._metrics_server.stop()
         for task in self._tasks:
             task.cancel()
 
-    def _made(self, model: LoadedModel, metrics: ModelMetrics) -> ServedModel:
-        """`model` with an engine, not yet started, that tells `metrics`."""
+    def _served(self, model: LoadedModel, metrics: ModelMetrics) -> ServedModel:
+        """`model` with an engine, not yet started, that counts into `metrics`."""
         manifest, settings, rules = model.manifest, self._settings, model.manifest.decoding
         share = self._fair_scheduler.share(settings.weights.get(manifest.name, 1.0))
         engine = Engine(model.runners, settings.limits, rules.end_ids, metrics, self._clock, rules.forced_end_id, share)
         limits = CallSizeLimits(settings.max_texts, settings.max_answer_bytes)
         translator = Translator(manifest, model.tokenizer, engine, limits, metrics)
-        info = _model_info(manifest, model.provider, settings.compute_threads)
+        info = model_info(manifest, model.provider, settings.compute_threads)
         return ServedModel(info, translator, engine, model.runtime_version, model.weights_file, model.held_bytes)
 
     async def _rehearse(self, model: LoadedModel) -> None:
         manifest = model.manifest
-        unread = ModelMetrics(Metrics(CollectorRegistry()), manifest.name, manifest.target_languages)
-        trial = self._made(model, unread)
+        unscraped = ModelMetrics(Metrics(CollectorRegistry()), manifest.name, manifest.target_languages)
+        trial = self._served(model, unscraped)
         trial.engine.start()
         try:
             await rehearse(trial, server_limits(self._settings), self._settings.warmup_seconds)
         except asyncio.CancelledError:
-            # A model that hangs does not keep the server from ending.
+            # A model that hangs must not keep the server from stopping.
             await _within(ENGINE_STOP_SECONDS, run_in_thread(trial.engine.stop))
             raise
         await run_in_thread(trial.engine.stop)
-        # What loading left would else be gone through in the middle of one of the first calls.
+        # The garbage of loading would otherwise be collected during one of the first calls.
         gc.collect()
 
     def _make_grpc(self) -> grpc.aio.Server:
         settings = self._settings
-        calls = CallLog(settings.log_calls_per_second, settings.log_texts)
-        told = (calls.note, self._traces.note)
-        around = CallInterceptor(
-            SERVICE, METHODS, self._metrics, self._lifecycle, self._guard, settings.max_call_seconds, told
+        call_log = CallLog(settings.log_calls_per_second, settings.log_texts)
+        listeners = (call_log.note, self._traces.note)
+        interceptor = CallInterceptor(
+            SERVICE, METHODS, self._metrics, self._lifecycle, self._guard, settings.max_call_seconds, listeners
         )
-        server = grpc.aio.server(interceptors=[around], options=transport_options(settings))
+        server = grpc.aio.server(interceptors=[interceptor], options=transport_options(settings))
         translation_pb2_grpc.add_TranslationServiceServicer_to_server(self._service, server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
         return server
 
     def _share_memory(self, models: Mapping[str, ServedModel]) -> None:
-        """Bound what each of `models` takes, once all are there. Raises StartupError where the budget is too small."""
+        """Divide the memory budget among `models`, once all are present. Raises StartupError if it is too small."""
         budget = self._settings.memory_budget_bytes
         if not budget or len(models) < len(self._model_metrics):
             return
@@ -273,12 +270,12 @@ class Server:
         for name, limit in shares(budget, base, claims).items():
             models[name].engine.bound_memory(limit)
 
-    def _tell_memory(self) -> None:
-        """Before each scrape, on its thread."""
+    def _record_memory(self) -> None:
+        """Set the gauges of memory; runs before each scrape, on its thread."""
         models = [*self.models.values()]
-        look = self.account.look(models)
-        self._metrics.held(look.process)
-        for model, held in zip(models, look.models, strict=True):
+        report = self.account.look(models)
+        self._metrics.held(report.process)
+        for model, held in zip(models, report.models, strict=True):
             self._model_metrics[model.info.name].held(held)
 
     def _ready(self, name: str) -> bool:
@@ -286,30 +283,26 @@ class Server:
         model = self.models.get(name)
         return self._lifecycle.ready and model is not None and model.lifecycle.ready
 
-    async def _tell_health(self) -> None:
-        """Each model has a name of its own in health; the server is well when all of them are."""
-        for name in self._model_metrics:
-            await self._health.set(f"{SERVICE}/{name}", SERVING if self._ready(name) else NOT_SERVING)
-        for whole in ("", SERVICE):
-            await self._health.set(whole, SERVING if all(map(self._ready, self._model_metrics)) else NOT_SERVING)
+    async def _report_health(self) -> None:
+        await report_health(self._health, self._model_metrics, self._ready)
 
-    def _report_on(self, model: ServedModel) -> Callable[[bool], Coroutine[Any, Any, None]]:
-        """What to do at each look at the engine of `model`, which hangs or does not."""
+    def _hang_report(self, model: ServedModel) -> Callable[[bool], Coroutine[Any, Any, None]]:
+        """The watchdog's report on the engine of `model`."""
 
         async def report(hangs: bool) -> None:
             if hangs:
-                # Not once: a call that was being read may have come to the engine since the last look.
+                # At every report: a call that was being read may have reached the engine since the last one.
                 model.translator.fail_all(State.HANGING.value)
             before, after = (State.SERVING, State.HANGING) if hangs else (State.HANGING, State.SERVING)
             if model.lifecycle.state is before:
-                log.error("the model %s %s", model.info.name, "does not answer" if hangs else "answers again")
+                log.error("model %s %s", model.info.name, "does not answer" if hangs else "answers again")
                 model.lifecycle.move(after)
-                await self._tell_health()
+                await self._report_health()
 
         return report
 
     async def _retire(self, model: ServedModel) -> None:
-        """Let the calls end that `model` has, and give back its memory."""
+        """Let the calls of `model` end, and return its memory."""
         model.lifecycle.move(State.STOPPING)
         await model.lifecycle.idle()
         await run_in_thread(model.engine.stop)
@@ -318,25 +311,26 @@ class Server:
             await asyncio.wait({model.watching})
         name, version = model.info.name, model.info.version
         del model
-        # What has just ended is then no longer held by its own last line.
-        await asyncio.sleep(ENDING_SECONDS)
+        # Frames of what has just ended hold the model for a moment longer.
+        await asyncio.sleep(RETIRED_SECONDS)
         await run_in_thread(_give_back)
-        log.info("version %s of %s is gone", version, name)
+        log.info("model %s: version %s has ended, and its memory is returned", name, version)
 
-    def _keep(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run `work` beside everything else, until it ends or the server has stopped."""
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run `work` in the background, until it ends or the server has stopped."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def _when_it_ends(self, model: ServedModel) -> Callable[[], None]:
+    def _on_engine_end(self, model: ServedModel) -> Callable[[], None]:
+        """A callback for the engine's threads: a model whose engine has ended is broken, unless it was stopped."""
         loop = asyncio.get_running_loop()
 
         def note() -> None:
             if model.lifecycle.state is not State.STOPPING:
                 model.lifecycle.move(State.BROKEN)
-                self._keep(self._tell_health())
+                self._spawn(self._report_health())
 
         def ended() -> None:
             with suppress(RuntimeError):
@@ -350,44 +344,9 @@ def _give_back() -> None:
     give_back_memory()
 
 
-def _check_names(settings: ServerSettings, manifests: Sequence[Manifest]) -> None:
-    names = [manifest.name for manifest in manifests]
-    for name in names:
-        if names.count(name) > 1:
-            raise StartupError(f"{names.count(name)} bundles are called {name}; a server tells models by their names")
-    unknown = sorted(settings.weights.keys() - set(names))
-    if unknown:
-        raise StartupError(f"model_weights names {unknown[0]!r}, which is not served; there is {', '.join(names)}")
-
-
-def _check_pivot(pivot: str, manifests: Sequence[Manifest]) -> None:
-    known = sorted({each for what in manifests for each in (*what.source_languages, *what.target_languages)})
-    try:
-        resolve_language("pivot", pivot, known)
-    except UnknownLanguageError as error:
-        raise StartupError(f"pivot is {pivot!r}, a language of no model; there are {', '.join(known)}") from error
-
-
 async def _within(seconds: float, work: Coroutine[Any, Any, None]) -> bool:
-    """Whether `work` was done within `seconds`; it is given up if not."""
+    """Whether `work` ended within `seconds`; if not, it is cancelled."""
     task = asyncio.create_task(work)
     done, _ = await asyncio.wait({task}, timeout=seconds)
     task.cancel()
     return bool(done)
-
-
-def _model_info(manifest: Manifest, provider: str, threads: int) -> ModelInfo:
-    return ModelInfo(
-        name=manifest.name,
-        version=manifest.version,
-        family=manifest.family,
-        source_languages=manifest.source_languages,
-        target_languages=manifest.target_languages,
-        precision=manifest.precision,
-        provider=provider,
-        max_source_tokens=manifest.decoding.max_source_tokens,
-        max_output_tokens=manifest.decoding.max_output_tokens if manifest.translates else 0,
-        max_source_characters=manifest.max_source_characters,
-        embedding_dimension=manifest.dimensions.d_model,
-        threads=threads,
-    )

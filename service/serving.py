@@ -1,6 +1,6 @@
-"""One process that serves: from the folders of bundles to the last answer.
+"""The life of a serving process, from the folders of bundles to the last answer.
 
-A signal at any moment stops the server in order (`Server.stop`). A second one ends the process at once.
+A signal at any moment stops the server in order (`Server.stop`); a second one ends the process at once.
 """
 
 import asyncio
@@ -35,12 +35,13 @@ from dragoman.service.server import Server
 from dragoman.service.settings import ServerSettings
 from dragoman.service.system.in_thread import THREAD_NAME, run_in_thread
 from dragoman.service.system.process import keep_memory_together
+from dragoman.service.telemetry.metrics_http import SCRAPE_THREAD
 
 IMPATIENT_STATUS = 1
 """Exit status after a second signal."""
 
 NEW_OBJECTS = 10_000
-"""So many are made before Python looks for cycles among them, rather than 700."""
+"""New objects after which Python collects the youngest garbage; its default is 700."""
 
 
 def serve(
@@ -49,28 +50,28 @@ def serve(
     load: Callable[[Bundle, ServerSettings], LoadedModel] = load_model,
     verify: Callable[[Bundle, int], object] = verify_model,
 ) -> None:
-    """Serve the bundles in `folders` until SIGTERM or SIGINT; each is a bundle or holds some.
+    """Serve the bundles in `folders` until SIGTERM or SIGINT; each folder is a bundle or holds several.
 
-    Raises StartupError if that cannot be done; before a port is bound if a bundle is at fault. `load` and `verify`
-    are what stands between a bundle's files and an answer. Leaves the process if work that cannot be interrupted
-    is still going on.
+    `load` and `verify` turn a bundle's files into a model, and check it. Raises StartupError if the server cannot
+    start, before a port is bound if a bundle is at fault. Exits the process itself if a thread that cannot be
+    interrupted is still running.
     """
     keep_memory_together()
-    # What calls leave is mostly freed without it; looking through all that is new for each few of them costs a tenth.
+    # Reference counts free nearly all that calls leave behind; at the default threshold collections cost a tenth.
     gc.set_threshold(NEW_OBJECTS)
-    # A call costs this loop less than asyncio's own.
+    # A call costs this loop less than asyncio's.
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_until_signal(partial(_life, settings, folders, Loader(settings, load, verify))))
-    if any(thread.name in (THREAD_NAME, ENGINE) for thread in threading.enumerate()):
-        # The interpreter would wait for them, or end under them while they compute.
+    if any(thread.name.startswith((THREAD_NAME, ENGINE, SCRAPE_THREAD)) for thread in threading.enumerate()):
+        # The interpreter would wait for these threads, or end under them while they compute.
         logging.shutdown()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
 
 
-async def _life(settings: ServerSettings, folders: Sequence[Path], loader: Loader, asked: asyncio.Event) -> None:
-    """All that a server does; cancelled, it stops in order. `asked` is set when new versions are to be looked for."""
+async def _life(settings: ServerSettings, folders: Sequence[Path], loader: Loader, reload: asyncio.Event) -> None:
+    """Start, serve, and stop in order once cancelled. `reload` is set when the bundles should be checked."""
     await run_in_thread(partial(check_provider, settings.provider))
     found = [await run_in_thread(partial(loader.find, folder)) for folder in find_bundles(folders)]
     server = Server(settings, *(each.bundle.manifest for each in found))
@@ -79,21 +80,21 @@ async def _life(settings: ServerSettings, folders: Sequence[Path], loader: Loade
         await run_in_thread(check_runtime)
         server.account.begin()
         for warning in server.warnings:
-            _say(warning)
+            _print(warning)
         for each in found:
-            await server.add(await run_in_thread(partial(loader.load, each, _say)))
+            await server.add(await run_in_thread(partial(loader.load, each, _print)))
         infos = [model.info for model in server.models.values()]
         metrics = settings.metrics_address, server.metrics_port
-        _say(announcement(infos, settings.host, server.port, *metrics, bool(settings.tls_certificate)))
-        await Replacer(server, loader, found, settings.watch_seconds).run(asked)
+        _print(announcement(infos, settings.host, server.port, *metrics, bool(settings.tls_certificate)))
+        await Replacer(server, loader, found, settings.watch_seconds).run(reload)
     finally:
         await server.stop(settings.grace_seconds)
 
 
 async def _until_signal(life: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
-    """Run `life`; the first signal cancels it, a second one ends the process where it stands. SIGHUP sets its event."""
-    asked = asyncio.Event()
-    task = asyncio.create_task(life(asked))
+    """Run `life`; the first signal cancels it, a second one ends the process at once. SIGHUP sets its event."""
+    reload = asyncio.Event()
+    task = asyncio.create_task(life(reload))
 
     def on_signal() -> None:
         if task.cancelling():
@@ -102,10 +103,10 @@ async def _until_signal(life: Callable[[asyncio.Event], Coroutine[Any, Any, None
 
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, on_signal)
-    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, asked.set)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload.set)
     with suppress(asyncio.CancelledError):
         await task
 
 
-def _say(lines: str) -> None:
+def _print(lines: str) -> None:
     print(lines, flush=True)

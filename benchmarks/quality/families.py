@@ -20,10 +20,11 @@ import click
 import numpy as np
 import torch
 
-from dragoman.bundle.manifest import FORMAT_VERSION, Bundle, Manifest
+from dragoman.bundle.graph_decoder import Decoded, GraphDecoder
+from dragoman.bundle.manifest import Bundle
 from dragoman.bundle.precision import Precision
-from dragoman.bundle.verify import Decoded, GraphDecoder
-from dragoman.export.graph_writer import dimensions_of, show_logits, write_graphs
+from dragoman.export.exporter import manifest_of
+from dragoman.export.graph_writer import show_logits, write_graphs
 from dragoman.export.int8 import quantize
 from dragoman.model.checkpoint import Checkpoint
 from dragoman.model.greedy import greedy, pad
@@ -100,23 +101,10 @@ def measure(name: str, texts: Sequence[str], folder: Path) -> Row:
 def open_graphs(checkpoint: Checkpoint, precision: Precision, folder: Path) -> GraphDecoder:
     """Export into the new `folder`, with logits, and open what came out."""
     folder.mkdir()
-    config = checkpoint.config
     model = quantize(checkpoint.model) if precision == "int8" else checkpoint.model
-    write_graphs(folder, model, config.decoding, precision=precision)
+    write_graphs(folder, model, checkpoint.config.decoding, precision=precision)
     show_logits(folder)
-    manifest = Manifest(
-        format_version=FORMAT_VERSION,
-        name=config.name,
-        version="",
-        family=config.family,
-        source_languages=config.source_languages,
-        target_languages=config.target_languages,
-        precision=precision,
-        dimensions=dimensions_of(config.architecture),
-        decoding=config.decoding,
-        max_source_characters=1,
-        files=(),
-    )
+    manifest = manifest_of(checkpoint.config, precision, folder)
     return GraphDecoder(Bundle(folder, manifest), threads=1, logits=True)
 
 

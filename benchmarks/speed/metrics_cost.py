@@ -26,7 +26,8 @@ from dragoman.service.engine.observer import Cause, Observer, Run
 from dragoman.service.engine.offline import Offline, Silent
 from dragoman.service.engine.ort_runner import OrtRunner
 from dragoman.service.engine.sequence import Sequence as EngineSequence
-from dragoman.service.telemetry.metrics import Metrics, ModelMetrics
+from dragoman.service.telemetry.metrics import Metrics
+from dragoman.service.telemetry.recorders import ModelMetrics
 
 MAX_SHARE = 0.01
 """Of the processor time, for counting."""

@@ -1,4 +1,4 @@
-"""Text to token ids and back. No torch here: the service uses the very tokenizer the model was trained with."""
+"""Tokenizers: text to token ids and back. No torch: the service runs the tokenizer that the model was trained with."""
 
 import shutil
 from pathlib import Path
@@ -22,21 +22,21 @@ FILES = (
     VOCABULARY_FILE,
     TARGET_VOCABULARY_FILE,
 )
-"""All that `open_tokenizer` ever reads."""
+"""Every file that `open_tokenizer` may read."""
 
 
 def open_tokenizer(folder: Path) -> Tokenizer:
-    """The tokenizer in the `tokenizer` folder of a bundle or a checkpoint, whatever its kind.
+    """The tokenizer in the `tokenizer` folder of a bundle or a checkpoint, of either kind.
 
-    Raises FileNotFoundError or ValueError, with the file's name, if a file is missing or not what it should be.
+    Raises FileNotFoundError or ValueError with the file's path if a file is missing or invalid.
     """
     return open_described(folder) if (folder / DESCRIPTION_FILE).is_file() else SentencePieceTokenizer(folder)
 
 
 def copy_tokenizer(source: Path, target: Path) -> None:
-    """Copy what `open_tokenizer` read of the folder `source` into the new folder `target`, and nothing else.
+    """Copy the files that `open_tokenizer` reads from the folder `source` into the new folder `target`.
 
-    Whatever else lies there, or is linked there, is nobody's business where a bundle goes.
+    Any other file or link there may be private, and must not get into a bundle.
     """
     target.mkdir(parents=True)
     for name in FILES:

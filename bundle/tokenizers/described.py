@@ -1,4 +1,4 @@
-"""Any tokenizer of an imported checkpoint: pieces of text, and around them what its description says."""
+"""The tokenizer of any imported checkpoint: pieces of text, surrounded by special tokens from its description."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,7 +11,7 @@ from dragoman.bundle.tokenizers.protocol import Piece, unless_blank
 
 
 class Cutter(Protocol):
-    """Cuts text into pieces that have ids, and knows nothing of special tokens."""
+    """Splits text into pieces with ids, without any special tokens."""
 
     @property
     def vocabulary(self) -> int:
@@ -25,14 +25,14 @@ class Cutter(Protocol):
         """Source ids of a text."""
 
     def pieces(self, text: str) -> list[Piece]:
-        """The same with the bytes that each stands for."""
+        """Source ids of a text, with the bytes that each covers."""
 
     def text(self, ids: Sequence[int]) -> str:
-        """Text of target ids; one that is no piece yields nothing."""
+        """Text of target ids; an id without a piece is skipped."""
 
 
 def open_described(folder: Path) -> "DescribedTokenizer":
-    """The tokenizer in a folder that has a description. Raises FileNotFoundError or ValueError that names the file."""
+    """The tokenizer in a folder with a description. Raises FileNotFoundError or ValueError with the file's path."""
     description = Description.load(folder)
     cutter: Cutter = PieceCutter(folder) if description.kind == "pieces" else LibraryCutter(folder)
     return DescribedTokenizer(description, cutter)
@@ -121,7 +121,7 @@ class DescribedTokenizer:
         return tuple(_fill(self._description.prompt, {"target": target}))
 
     def _around(self, source_language: str, target_language: str) -> tuple[list[int], str, list[int]]:
-        """What comes before and after a text: tokens, words, tokens."""
+        """The tokens before a text, its instruction, and the tokens after it."""
         source = _language("source_language", source_language, self._sources)
         target = _language("target_language", target_language, self._targets) if target_language else None
         languages, before = {"source": source, "target": target}, self._description.before
@@ -131,7 +131,7 @@ class DescribedTokenizer:
         return _fill(before, languages), words, _fill(self._description.after, languages)
 
     def _harmless(self, number: int) -> tuple[int, ...]:
-        """The id itself, unless it is a control id, which no text may yield."""
+        """The id itself; for a control id, which text must never yield, the unknown id if there is one."""
         unknown = self._description.unknown_id
         if number not in self._control or number == unknown:
             return (number,)
@@ -139,7 +139,7 @@ class DescribedTokenizer:
 
 
 def _language(field: str, code: str, offered: Mapping[str, Language]) -> Language | None:
-    """The language of that code; without one, the only one there is. Raises ValueError for one that is not there."""
+    """The language with this code; without a code, the only one offered. Raises ValueError for an unknown code."""
     if not offered:
         return None
     if not code:

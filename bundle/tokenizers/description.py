@@ -1,4 +1,4 @@
-"""What the tokenizer of an imported checkpoint does around its pieces: special tokens, languages, prompts."""
+"""The description of an imported checkpoint's tokenizer: special tokens, languages, prompts."""
 
 from pathlib import Path
 from typing import Literal
@@ -11,28 +11,27 @@ from dragoman.bundle.validation import STRICT, TokenId, explain
 DESCRIPTION_FILE = "description.json"
 
 Slot = TokenId | Literal["source", "target"]
-"""A token; or that of the source language or the target language."""
-
+"""A token id, or a placeholder for the token of the source or target language."""
 
 Kind = Literal["pieces", "tokenizers"]
-"""How text becomes pieces: by SentencePiece models with a vocabulary of their own, or by the tokenizers library."""
+"""How text is split: by SentencePiece models with a separate vocabulary, or by the tokenizers library."""
 
 
 @dataclass(frozen=True, config=STRICT)
 class Language:
-    """A language that a checkpoint knows."""
+    """A language of a checkpoint."""
 
     code: str
     """BCP-47."""
     names: tuple[str, ...] = ()
-    """What the family calls it, such as fra_Latn."""
+    """The family's own names for it, such as fra_Latn."""
     id: TokenId | None = None
     """Its token, if it has one."""
 
 
 @dataclass(frozen=True, config=STRICT)
 class Instruction:
-    """Words before a text that ask for its translation, as T5 wants them."""
+    """Words before a text that request its translation, as T5 expects them."""
 
     source: str
     target: str
@@ -46,26 +45,26 @@ class Description:
     kind: Kind
 
     before: tuple[Slot, ...]
-    """What stands before the pieces of a source; a target's token only where a translation is asked for."""
+    """Tokens before the pieces of a source; the target language's token only for a translation."""
 
     after: tuple[Slot, ...]
-    """What stands after them."""
+    """Tokens after the pieces of a source."""
 
     prompt: tuple[Slot, ...]
-    """What the decoder is fed before its first free choice; nothing where there is no decoder."""
+    """Tokens fed to the decoder before its first free choice; empty without a decoder."""
 
     control_ids: tuple[TokenId, ...]
-    """Source tokens that stand for no text."""
+    """Source tokens without text."""
 
     unknown_id: TokenId | None
-    """One of them: that of what the vocabulary does not have."""
+    """The control token for text outside the vocabulary."""
 
     source_languages: tuple[Language, ...]
     target_languages: tuple[Language, ...]
     instructions: tuple[Instruction, ...] = ()
 
     target_control_ids: tuple[TokenId, ...] | None = None
-    """Target tokens that stand for no text, where the vocabularies are two."""
+    """Target tokens without text, if source and target have separate vocabularies."""
 
     def __post_init__(self) -> None:
         """Check that each slot can be filled."""
@@ -75,11 +74,11 @@ class Description:
                     continue
                 languages = self.source_languages if slot == "source" else self.target_languages
                 if not languages or any(language.id is None for language in languages):
-                    raise ValueError(f"{name} holds the {slot} language, so each of those must have a token")
+                    raise ValueError(f"{name} contains the {slot} language, so every {slot} language must have a token")
         if "target" in self.after:
-            raise ValueError("after must not hold the target language, which a source may be without")
+            raise ValueError("after must not contain the target language: a source need not have one")
         if "source" in self.prompt:
-            raise ValueError("prompt must not hold the source language")
+            raise ValueError("prompt must not contain the source language")
 
     def save(self, folder: Path) -> None:
         """Write it into `folder`."""
@@ -88,7 +87,7 @@ class Description:
 
     @classmethod
     def load(cls, folder: Path) -> "Description":
-        """Read what `save` wrote. Raises ValueError that names the file and what is wrong with it."""
+        """Read a file written by `save`. Raises ValueError with the file's path and its faults."""
         path = folder / DESCRIPTION_FILE
         try:
             return TypeAdapter(cls).validate_json(path.read_bytes())

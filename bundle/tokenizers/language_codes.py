@@ -1,11 +1,11 @@
-"""Languages by their BCP-47 codes, whatever a family of checkpoints calls them."""
+"""BCP-47 codes for the languages of a family of checkpoints."""
 
 import re
 from collections import Counter
 from collections.abc import Iterable
 
 UNDETERMINED = "und"
-"""What stands among a model's languages where its files do not tell which these are."""
+"""The language code of a model whose files do not name its languages."""
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -21,7 +21,7 @@ M2M100_CODES = _words(
 """The languages of M2M100, in the order of their tokens."""
 
 WMT21_CODES = _words("en ha is ja cs ru zh de")
-"""The same of the WMT21 checkpoints."""
+"""The languages of the WMT21 checkpoints, in the order of their tokens."""
 
 MBART_CODES = _words(
     "ar_AR cs_CZ de_DE en_XX es_XX et_EE fi_FI fr_XX gu_IN hi_IN it_IT ja_XX kk_KZ ko_KR lt_LT lv_LV my_MM ne_NP nl_XX "
@@ -33,7 +33,7 @@ MBART50_CODES = MBART_CODES + _words(
     "af_ZA az_AZ bn_IN fa_IR he_IL hr_HR id_ID ka_GE km_KH mk_MK ml_IN mn_MN mr_IN pl_PL ps_AF pt_XX sv_SE sw_KE ta_IN "
     "te_IN th_TH tl_XX uk_UA ur_PK xh_ZA gl_ES sl_SI"
 )
-"""The same of mBART-50."""
+"""The languages of mBART-50, in the order of their tokens."""
 
 SHORT = dict(
     pair.split(":")
@@ -51,12 +51,12 @@ SHORT = dict(
         "srp:sr ssw:ss sun:su swa:sw swe:sv tah:ty tam:ta tat:tt tel:te tgk:tg tgl:tl tha:th tir:ti ton:to tsn:tn "
         "tso:ts tuk:tk tur:tr twi:tw uig:ug ukr:uk urd:ur uzb:uz ven:ve vie:vi vol:vo wln:wa wol:wo xho:xh yid:yi "
         "yor:yo zha:za zho:zh zul:zu "
-        # One language of a group, and the code of the group, by which it is usually meant.
+        # One language of a group, with the code of the group, which usually means this language.
         "arb:ar cmn:zh ekk:et lvs:lv zsm:ms pes:fa npi:ne ory:or azj:az khk:mn plt:mg swh:sw als:sq uzn:uz ydd:yi "
         "pbt:ps gaz:om ayr:ay kmr:ku"
     )
 )
-"""ISO 639-3 codes that have a shorter one in ISO 639-1, which is the one that BCP 47 wants."""
+"""ISO 639-3 codes with their shorter equivalent in ISO 639-1, which BCP 47 requires."""
 # fmt: on
 
 LANGUAGE_GROUPS = _words(
@@ -65,27 +65,27 @@ LANGUAGE_GROUPS = _words(
 )
 """Codes of groups of languages (ISO 639-5) that OPUS-MT has models of."""
 
-OTHERWISE = {"ns": "nso"}
-"""Codes that mean something else than in ISO 639."""
+CORRECTED = {"ns": "nso"}
+"""Codes that families use with another meaning than ISO 639, and the right code."""
 
 CHINESE = {"CN": "Hans", "SG": "Hans", "TW": "Hant", "HK": "Hant", "MO": "Hant"}
-"""Where Chinese is written in which script."""
+"""The script of Chinese in each region."""
 
 
 def bcp47_codes(names: Iterable[str], *, shortest: bool) -> dict[str, str]:
-    """The BCP-47 code of each of a family's own names, such as fra_Latn, fr_XX, fra, or pt_br. No two are alike.
+    """The BCP-47 code for each of a family's own names, such as fra_Latn, fr_XX, fra, or pt_br. Codes are unique.
 
-    With `shortest`, script and region are left out where a language has but one among `names`; Chinese keeps its
-    script. A name that is but another one's spelling is left out.
+    With `shortest`, script and region are left out if a language occurs once among `names`; Chinese keeps its script.
+    A name that is only another spelling of one before it is left out.
     """
     parts = {name: _parts(name) for name in names}
-    often = Counter(language for language, _, _ in parts.values())
+    counts = Counter(language for language, _, _ in parts.values())
     codes: dict[str, str] = {}
     for name, (language, script, region) in parts.items():
         short = SHORT.get(language, language)
         if shortest and short == "zh":
             script, region = script or CHINESE.get(region, ""), ""
-        elif shortest and often[language] == 1:
+        elif shortest and counts[language] == 1:
             script = region = ""
         for first in (short, language):
             code = "-".join(part for part in (first, script, region) if part)
@@ -96,7 +96,7 @@ def bcp47_codes(names: Iterable[str], *, shortest: bool) -> dict[str, str]:
 
 
 def _parts(name: str) -> tuple[str, str, str]:
-    """Language, script and region, "" where it has none."""
+    """Language, script and region; "" for a missing part."""
     language, *rest = re.split("[-_]", name)
     script = region = ""
     for part in rest:
@@ -105,4 +105,4 @@ def _parts(name: str) -> tuple[str, str, str]:
         elif part.upper() != "XX":
             region = part.upper()
     language = language.lower()
-    return OTHERWISE.get(language, language), script, region
+    return CORRECTED.get(language, language), script, region

@@ -1,27 +1,21 @@
-"""The tokenizer of the project's own checkpoints."""
+"""The tokenizer of native checkpoints."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import sentencepiece
-
+from dragoman.bundle.tokenizers.pieces import open_pieces
 from dragoman.bundle.tokenizers.protocol import Piece, unless_blank
 
 MODEL_FILE = "sentencepiece.model"
 
 
 class SentencePieceTokenizer:
-    """One SentencePiece model for source and target. It knows nothing of languages: any that is named is let pass."""
+    """One SentencePiece model for source and target. It has no languages, and accepts any."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises FileNotFoundError or ValueError, with the file's name, if it is missing or no such model."""
+        """Raises FileNotFoundError or ValueError with the file's path if the model is missing or invalid."""
         path = folder / MODEL_FILE
-        if not path.is_file():
-            raise FileNotFoundError(f"{path}: the tokenizer's model is missing")
-        try:
-            self._pieces = sentencepiece.SentencePieceProcessor(model_file=str(path))
-        except (RuntimeError, OSError) as error:
-            raise ValueError(f"{path}: not a whole SentencePiece model") from error
+        self._pieces = open_pieces(path)
         for name, number in (("padding", self.pad_id), ("start", self.start_id), ("end", self.end_id)):
             if number < 0:
                 raise ValueError(f"{path}: must have a {name} token, has none")
@@ -33,12 +27,12 @@ class SentencePieceTokenizer:
 
     @property
     def vocabulary(self) -> int:
-        """How many pieces there are, the control ones among them."""
+        """Number of pieces, including control pieces."""
         return self._pieces.vocab_size()
 
     @property
     def target_vocabulary(self) -> int:
-        """As many."""
+        """The same as `vocabulary`."""
         return self.vocabulary
 
     @property
@@ -63,7 +57,7 @@ class SentencePieceTokenizer:
 
     @property
     def start_id(self) -> int:
-        """The token that a decoder is fed first."""
+        """The decoder's first input."""
         return self._pieces.bos_id()
 
     @property
@@ -73,12 +67,12 @@ class SentencePieceTokenizer:
 
     @property
     def pad_id(self) -> int:
-        """The token that fills rows of a batch."""
+        """The token that fills the rows of a batch."""
         return self._pieces.pad_id()
 
     @property
     def control_ids(self) -> tuple[int, ...]:
-        """Ids that stand for no text (padding, start, end, unknown)."""
+        """Ids without text (padding, start, end, unknown)."""
         return tuple(sorted(self._control))
 
     def encode(self, text: str, source_language: str = "", target_language: str = "") -> list[int]:
@@ -86,9 +80,9 @@ class SentencePieceTokenizer:
         ids: list[int] = self._pieces.encode(unless_blank(text))
         return [*ids, self.end_id]
 
-    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
-        """`encode` for many texts at once, on all cores."""
-        rows: list[list[int]] = self._pieces.encode([unless_blank(text) for text in texts])
+    def encode_all(self, texts: Sequence[str], *, threads: int = 1) -> list[list[int]]:
+        """`encode` for many texts at once, on `threads` threads."""
+        rows: list[list[int]] = self._pieces.encode([unless_blank(text) for text in texts], num_threads=threads)
         return [[*ids, self.end_id] for ids in rows]
 
     def encode_pieces(self, text: str, source_language: str = "", target_language: str = "") -> list[Piece]:

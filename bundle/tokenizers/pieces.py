@@ -1,4 +1,4 @@
-"""SentencePiece models whose pieces have the ids of a vocabulary beside them, as Marian and M2M100 have it."""
+"""SentencePiece models with the ids of their pieces in a separate vocabulary, as in Marian and M2M100."""
 
 import json
 from collections.abc import Sequence
@@ -16,19 +16,19 @@ VOCABULARY_FILE = "vocab.json"
 TARGET_VOCABULARY_FILE = "target_vocab.json"
 
 SPACE = "▁"
-"""What SentencePiece writes for a space."""
+"""SentencePiece's character for a space."""
 
 
 class PieceCutter:
-    """See `Cutter`. One model and one vocabulary, or two of either, for source and target."""
+    """See `Cutter`. One model and one vocabulary for source and target, or one each."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises FileNotFoundError or ValueError, with the file's name, if one is missing or not what it should be."""
+        """Raises FileNotFoundError or ValueError with the file's path if a file is missing or invalid."""
         self._source = open_pieces(folder / SOURCE_FILE)
         self._target = open_pieces(folder / TARGET_FILE) if (folder / TARGET_FILE).exists() else self._source
         self._ids = read_vocabulary(folder / VOCABULARY_FILE)
-        two = (folder / TARGET_VOCABULARY_FILE).exists()
-        target_ids = read_vocabulary(folder / TARGET_VOCABULARY_FILE) if two else self._ids
+        separate = (folder / TARGET_VOCABULARY_FILE).exists()
+        target_ids = read_vocabulary(folder / TARGET_VOCABULARY_FILE) if separate else self._ids
         self._pieces = {number: piece for piece, number in target_ids.items()}
         self._unknown = self._ids.get("<unk>")
 
@@ -68,17 +68,17 @@ class PieceCutter:
 
 
 def open_pieces(path: Path) -> sentencepiece.SentencePieceProcessor:
-    """A SentencePiece model. Raises FileNotFoundError or ValueError with its name."""
+    """A SentencePiece model. Raises FileNotFoundError or ValueError with its path."""
     if not path.is_file():
         raise FileNotFoundError(f"{path}: missing")
     try:
         return sentencepiece.SentencePieceProcessor(model_file=str(path))
     except (RuntimeError, OSError) as error:
-        raise ValueError(f"{path}: not a whole SentencePiece model") from error
+        raise ValueError(f"{path}: not a complete SentencePiece model") from error
 
 
 def read_vocabulary(path: Path) -> dict[str, int]:
-    """Pieces and their ids, no two alike. Raises FileNotFoundError or ValueError with the file's name."""
+    """Pieces and their ids, which are unique. Raises FileNotFoundError or ValueError with the file's path."""
     if not path.is_file():
         raise FileNotFoundError(f"{path}: missing")
     try:
@@ -86,10 +86,10 @@ def read_vocabulary(path: Path) -> dict[str, int]:
     except ValidationError as error:
         raise ValueError(f"{path}: {explain(error)}") from error
     if not vocabulary or len(set(vocabulary.values())) < len(vocabulary):
-        raise ValueError(f"{path}: must hold pieces with an id each, no two alike")
+        raise ValueError(f"{path}: must map pieces to unique ids")
     return vocabulary
 
 
 def write_vocabulary(path: Path, vocabulary: dict[str, int]) -> None:
-    """What `read_vocabulary` reads."""
+    """Write a file for `read_vocabulary`."""
     path.write_text(json.dumps(vocabulary, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,27 +1,19 @@
-"""`python -m deploy.generate deploy` writes what Prometheus and Grafana are provisioned with."""
+"""`python -m deploy.generate deploy` writes the files that provision Prometheus and Grafana."""
 
-import json
 import sys
 from pathlib import Path
 
 from deploy.generate.alerts import ALERTS, RECORDINGS
-from deploy.generate.dashboards import DASHBOARDS
-from deploy.generate.panels import grafana_json
+from deploy.generate.dashboards import dashboard_files
 from deploy.generate.rules import cases_file, rules_file
-
-RULES = "prometheus/rules/dragoman.yml"
 
 
 def files() -> dict[str, str]:
-    """The contents of every file, by its path below deploy/."""
-    dashboards = {
-        f"grafana/dashboards/{name}.json": json.dumps(grafana_json(dashboard), indent=2, ensure_ascii=False) + "\n"
-        for name, dashboard in DASHBOARDS.items()
-    }
+    """The contents of every generated file, by its path below deploy/."""
     return {
-        RULES: rules_file(RECORDINGS, ALERTS),
+        "prometheus/rules/dragoman.yml": rules_file(RECORDINGS, ALERTS),
         "prometheus/tests/dragoman.yml": cases_file(ALERTS, "../rules/dragoman.yml"),
-        **dashboards,
+        **{f"grafana/dashboards/{name}.json": text for name, text in dashboard_files().items()},
     }
 
 

@@ -1,4 +1,4 @@
-"""What somebody is to be told of, and the series that this is worked out from."""
+"""Alerts, and the recording rules that they compare with thresholds."""
 
 from collections.abc import Mapping
 
@@ -7,22 +7,22 @@ from dragoman.service.telemetry.metrics import OBJECTIVE_SHARE, OBJECTIVES
 from dragoman.v1.names import SERVICE
 
 JOB = "dragoman"
-"""What Prometheus's configuration calls the servers."""
+"""Name of the servers' job in Prometheus's configuration."""
 
 MIN_TARGETS = 1
-"""How many servers there must be: with replicas, more."""
+"""Number of servers that must be up; raise it with the replicas."""
 
 FAILURES = "INTERNAL|UNKNOWN|DATA_LOSS|UNAVAILABLE|DEADLINE_EXCEEDED"
-"""Statuses of calls that the server owed an answer. What it refuses for want of room is counted as refused."""
+"""Statuses that count as server errors; calls refused for lack of capacity count as refusals."""
 
 REFUSALS = "queue_full|deadline|draining|rate"
-"""Refusals that are not the caller's own fault."""
+"""Reasons for refusal that are not the caller's fault."""
 
 WINDOWS = ("5m", "30m", "1h", "6h")
 
 FAST_BURN, SLOW_BURN = 14.4, 6.0
-"""How many times as many slow calls as the objective allows: a month's allowance is gone in two days, or in five. From
-the SRE Workbook, "Alerting on SLOs"."""
+"""Slow calls as a multiple of the objective's allowance: at these rates a month's allowance is used up in two days, and
+in five. From the SRE Workbook, "Alerting on SLOs"."""
 
 _OURS = f'grpc_service="{SERVICE}"'
 
@@ -75,12 +75,12 @@ def _series(name: str, **labels: str) -> str:
 
 
 def _growing(step: float, minutes: int) -> str:
-    """A counter that grows by `step` a minute."""
+    """A counter that grows by `step` per minute."""
     return f"0+{step:g}x{minutes}"
 
 
 def _calls(minutes: int, **by_code: float) -> Mapping[str, str]:
-    """So many calls a minute that ended with each status."""
+    """Calls per minute that end with each status."""
     labels = {**_SERVER, "grpc_service": SERVICE, "grpc_method": "Translate"}
     return {
         _series("grpc_server_handled_total", **labels, grpc_code=code): _growing(each, minutes)
@@ -98,7 +98,7 @@ def _refused(minutes: int, refused: float) -> Mapping[str, str]:
 
 
 def _timed(minutes: int, slow: float) -> Mapping[str, str]:
-    """100 calls of Translate a minute, `slow` of them beyond the objective."""
+    """100 Translate calls per minute, `slow` of them slower than the objective."""
     labels = {**_SERVER, "grpc_service": SERVICE, "grpc_method": "Translate"}
     bound = str(float(OBJECTIVES["Translate"]))
     return {
@@ -115,16 +115,16 @@ def _ended(minutes: int, **by_reason: float) -> Mapping[str, str]:
 
 
 def _gauges(values: Mapping[str, str]) -> Mapping[str, str]:
-    """Gauges of a model, by their names."""
+    """Gauges of a model, by name."""
     return {_series(name, **_MODEL): each for name, each in values.items()}
 
 
 def _process(values: Mapping[str, str]) -> Mapping[str, str]:
-    """Gauges of a server, by their names."""
+    """Gauges of a server, by name."""
     return {_series(name, **_SERVER): each for name, each in values.items()}
 
 
-def _burn(name: str, factor: float, windows: tuple[str, str], minutes: int, case_minutes: int, what: str) -> Alert:
+def _burn(name: str, factor: float, windows: tuple[str, str], minutes: int, case_minutes: int, summary: str) -> Alert:
     bound = f"{factor * (1 - OBJECTIVE_SHARE):g}"
     short, long = (f"dragoman:slow_calls:ratio{window} > {bound}" for window in windows)
     share = 100 * factor * (1 - OBJECTIVE_SHARE)
@@ -133,7 +133,7 @@ def _burn(name: str, factor: float, windows: tuple[str, str], minutes: int, case
         f"{short} and {long}",
         minutes,
         "critical" if factor == FAST_BURN else "warning",
-        what,
+        summary,
         Case(_timed(case_minutes, share + 1), case_minutes),
         {"job": JOB, "grpc_method": "Translate"},
         Case(_timed(case_minutes, share - 1), case_minutes),
@@ -146,7 +146,7 @@ def _queue(unit: str, name: str) -> Alert:
         f"{name} / {name}_limit > 0.8",
         2,
         "warning",
-        "The queue is nearly full: calls are about to be refused.",
+        "The queue is nearly full; calls are about to be refused.",
         Case(_gauges({name: "90x10", f"{name}_limit": "100x10"}), 5),
         _MODEL,
         Case(_gauges({name: "0 90 0 90 0 90 0 90", f"{name}_limit": "100x10"}), 7),
@@ -160,8 +160,8 @@ ALERTS = (
         f"dragoman:targets_up:sum < {MIN_TARGETS}",
         1,
         "critical",
-        "Fewer servers answer than there must be.",
-        # By discovery a server that is gone has no series at all.
+        "Fewer servers are up than required.",
+        # With service discovery, a lost server has no series at all.
         Case({_series("up", job="other", instance="b"): "1x10"}, 3),
         {},
         Case({_series("up", **_SERVER): "1x10", _series("up", job=JOB, instance="b"): "0x10"}, 5),
@@ -171,7 +171,7 @@ ALERTS = (
         "dragoman:targets_up:sum - max_over_time(dragoman:targets_up:sum[30m]) < 0",
         2,
         "warning",
-        "Fewer servers answer than half an hour ago.",
+        "Fewer servers are up than at some time in the last 30 minutes.",
         Case({_series("up", **_SERVER): "1x30", _series("up", job=JOB, instance="b"): "1x10 stale"}, 20),
         {},
         Case({_series("up", **_SERVER): "1x60", _series("up", job=JOB, instance="b"): "1 1 0 1 1 1 1 1 1 1"}, 4),
@@ -181,7 +181,7 @@ ALERTS = (
         "dragoman_ready < 1",
         2,
         "critical",
-        "The server runs, but does not answer calls.",
+        "The server runs but does not answer calls.",
         Case(_gauges({"dragoman_ready": "1 0x10"}), 5),
         _MODEL,
         Case(_gauges({"dragoman_ready": "0 0 1x10"}), 5),
@@ -201,7 +201,7 @@ ALERTS = (
         "dragoman:errors:ratio5m > 0.05",
         5,
         "critical",
-        "More than 5 % of the calls end with an error of the server.",
+        "More than 5 % of the calls end with a server error.",
         Case(_calls(20, OK=94, INTERNAL=6), 20),
         _SERVER,
         Case(_calls(20, OK=96, INTERNAL=4, INVALID_ARGUMENT=50), 20),
@@ -211,7 +211,7 @@ ALERTS = (
         "dragoman:refusals:ratio5m > 0.05",
         5,
         "warning",
-        "More than 5 % of the calls are refused, through no fault of theirs.",
+        "More than 5 % of the calls are refused through no fault of the caller.",
         Case(_refused(20, 6), 20),
         _SERVER,
         Case(_refused(20, 4), 20),
@@ -222,7 +222,7 @@ ALERTS = (
         ("5m", "1h"),
         2,
         90,
-        "So many calls are slow that a month's allowance is gone in two days.",
+        "At the current rate of slow calls, the monthly allowance is used up in two days.",
     ),
     _burn(
         "DragomanLatencyBurnsSlowly",
@@ -230,7 +230,7 @@ ALERTS = (
         ("30m", "6h"),
         15,
         480,
-        "So many calls are slow that a month's allowance is gone in five days.",
+        "At the current rate of slow calls, the monthly allowance is used up in five days.",
     ),
     _queue("texts", "dragoman_queue_sequences"),
     _queue("tokens", "dragoman_queue_tokens"),
@@ -239,7 +239,7 @@ ALERTS = (
         "dragoman:memory:ratio > 0.9",
         5,
         "critical",
-        "The process uses more than 90 % of the memory that it may use.",
+        "The process uses more than 90 % of its memory limit.",
         Case(_process({"process_resident_memory_bytes": "95x20", "dragoman_memory_limit_bytes": "100x20"}), 10),
         _SERVER,
         Case(_process({"process_resident_memory_bytes": "85x20", "dragoman_memory_limit_bytes": "100x20"}), 10),
@@ -249,10 +249,10 @@ ALERTS = (
         "dragoman:memory_growth_a_day:ratio2h > 1",
         120,
         "warning",
-        "The process's memory has grown for hours, and will have doubled within a day.",
+        "Memory use has grown for hours and would double within a day.",
         Case(_process({"process_resident_memory_bytes": "1000+2x300"}), 280),
         _SERVER,
-        # It starts, takes a burst an hour later, and keeps what that took.
+        # A start, then a burst an hour later whose memory is kept.
         Case(_process({"process_resident_memory_bytes": "200 1000x60 1500x400"}), 400),
     ),
     Alert(
@@ -260,7 +260,7 @@ ALERTS = (
         'dragoman:finished:ratio15m{reason="repetition"} > 0.05',
         15,
         "warning",
-        "More than 5 % of the outputs became a loop and were stopped: the model may have gone wrong.",
+        "More than 5 % of the outputs were stopped because they repeated themselves; the model may be faulty.",
         Case(_ended(40, end=92, length=2, repetition=6), 40),
         {**_MODEL, "reason": "repetition"},
         Case(_ended(40, end=94, length=2, repetition=4), 40),
@@ -270,7 +270,7 @@ ALERTS = (
         'dragoman:finished:ratio15m{reason="length"} > 0.3',
         15,
         "warning",
-        "More than 30 % of the outputs reached their limit: the model may have gone wrong, or limits are too low.",
+        "More than 30 % of the outputs reached their length limit; the model may be faulty, or the limits too low.",
         Case(_ended(40, end=60, length=40, repetition=0), 40),
         {**_MODEL, "reason": "length"},
         Case(_ended(40, end=80, length=20, repetition=0), 40),
@@ -280,7 +280,7 @@ ALERTS = (
         "dragoman_provider_as_configured < 1",
         1,
         "warning",
-        "The model does not run where the settings want it: on the CPU, most likely, beside an idle GPU.",
+        "The model does not run on the configured provider; most likely it runs on the CPU beside an idle GPU.",
         Case(_gauges({"dragoman_provider_as_configured": "0x10"}), 5),
         _MODEL,
         Case(_gauges({"dragoman_provider_as_configured": "1x10"}), 5),
@@ -290,7 +290,7 @@ ALERTS = (
         'increase(dragoman_replacements_total{outcome="refused"}[1h]) > 0',
         0,
         "warning",
-        "A new version of a bundle was not fit to be served; the old one stays.",
+        "A new bundle version was rejected; the old version keeps serving.",
         Case({_series("dragoman_replacements_total", **_MODEL, outcome="refused"): "0 0 1x30"}, 10),
         {**_MODEL, "outcome": "refused"},
         Case({_series("dragoman_replacements_total", **_MODEL, outcome="replaced"): "0 0 1x30"}, 10),

@@ -1,7 +1,20 @@
-"""All dashboards, by the name of their file."""
+"""All dashboards."""
 
-from deploy.generate.engine_dashboard import ENGINE
-from deploy.generate.memory_dashboard import MEMORY
-from deploy.generate.overview_dashboard import OVERVIEW
+import json
 
-DASHBOARDS = {"overview": OVERVIEW, "engine": ENGINE, "memory": MEMORY}
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+
+from deploy.generate.engine_dashboard import engine
+from deploy.generate.memory_dashboard import memory
+from deploy.generate.overview_dashboard import overview
+
+DASHBOARDS = {"overview": overview, "engine": engine, "memory": memory}
+"""Functions that build a dashboard, by the name of its file."""
+
+
+def dashboard_files() -> dict[str, str]:
+    """The JSON of each dashboard, by the name of its file without the suffix."""
+    return {
+        name: json.dumps(build(), cls=JSONEncoder, indent=2, ensure_ascii=False) + "\n"
+        for name, build in DASHBOARDS.items()
+    }

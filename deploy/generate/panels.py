@@ -1,230 +1,185 @@
-"""A dashboard as values, and as the JSON that Grafana provisions."""
+"""Panels in the style of Dragoman's dashboards, and the dashboards' frame, made with Grafana's SDK."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, TypeVar
+
+from grafana_foundation_sdk.builders import common, heatmap, prometheus, stat, timeseries
+from grafana_foundation_sdk.builders import dashboard as builders
+from grafana_foundation_sdk.cog.builder import Builder
+from grafana_foundation_sdk.models import dashboard as models
+from grafana_foundation_sdk.models.common import (
+    AxisPlacement,
+    BigValueColorMode,
+    BigValueGraphMode,
+    BigValueTextMode,
+    LegendDisplayMode,
+    LegendPlacement,
+    SortOrder,
+    StackingMode,
+    TooltipDisplayMode,
+    VisibilityMode,
+)
+from grafana_foundation_sdk.models.heatmap import HeatmapColorMode
+from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
 from deploy.generate.promql_names import names_in
+from deploy.generate.query import Query, buckets
 
-SOURCE = {"type": "prometheus", "uid": "dragoman-prometheus"}
-"""The data source, under the uid that deploy/grafana/provisioning gives it."""
+SOURCE = models.DataSourceRef("prometheus", "dragoman-prometheus")
+"""The data source, under its uid in deploy/grafana/provisioning."""
 
-WIDTH = 24
-"""Of a dashboard, in Grafana's columns."""
+TAG = "dragoman"
+"""The link bar of each dashboard lists the dashboards with this tag."""
 
-SCHEMA_VERSION = 41
-"""Of Grafana 11.6."""
+WIDTH, HEIGHT = 8, 8
+"""Default size of a panel, in cells of Grafana's grid, which is 24 wide."""
+SMALL = 4
+"""Default width and height of a single number."""
 
-MODEL = 'model=~"$model",instance=~"$instance"'
-SERVER = 'instance=~"$instance"'
-
-Kind = Literal["timeseries", "stat", "heatmap"]
-Color = Literal["green", "orange", "red", "text"]
-
-
-@dataclass(frozen=True)
-class Query:
-    """One expression of a panel. `$MODEL` and `$SERVER` stand for the matchers of what the reader has chosen."""
-
-    expression: str
-    legend: str = ""
-
-    @property
-    def promql(self) -> str:
-        """The expression with Grafana's own variables left in it."""
-        return self.expression.replace("$MODEL", MODEL).replace("$SERVER", SERVER)
+Color = Literal["green", "orange", "red"]
+PanelBuilder = Builder[models.Panel]
+P = TypeVar("P", timeseries.Panel, stat.Panel, heatmap.Panel)
 
 
-@dataclass(frozen=True)
-class Panel:
-    """One picture."""
-
-    title: str
-    description: str
-    """What it shows, for a newcomer; the names of the metrics are added."""
-    unit: str
-    """Grafana's name of it."""
-    queries: tuple[Query, ...]
-    kind: Kind = "timeseries"
-    width: int = 8
-    height: int = 8
-    stacked: bool = False
-    names: bool = False
-    """A stat shows the names of its series, not their values."""
-    least: float | None = 0
-    most: float | None = None
-    """The ends of the scale; None follows the values."""
-    steps: tuple[tuple[float, Color], ...] = ()
-    """Colours from these values on."""
-
-
-@dataclass(frozen=True)
-class Row:
-    """Panels that answer one question."""
-
-    title: str
-    panels: tuple[Panel, ...]
-
-
-@dataclass(frozen=True)
-class Dashboard:
-    """One page."""
-
-    uid: str
-    title: str
-    description: str
-    rows: tuple[Row, ...]
-
-    def panels(self) -> Iterator[Panel]:
-        """All of them, in their order."""
-        for row in self.rows:
-            yield from row.panels
+def time_series(
+    title: str,
+    description: str,
+    unit: str,
+    *queries: Query,
+    width: int = WIDTH,
+    stacked: bool = False,
+    minimum: float | None = 0,
+    maximum: float | None = None,
+) -> timeseries.Panel:
+    """Lines over time; the scale follows the values where `minimum` or `maximum` is None."""
+    panel = _framed(timeseries.Panel(), title, description, queries, width, HEIGHT).unit(unit)
+    if minimum is not None:
+        panel.min(minimum)
+    if maximum is not None:
+        panel.max(maximum)
+    for target in _targets(queries):
+        panel.with_target(target.range())
+    legend = common.VizLegendOptions().display_mode(LegendDisplayMode.LIST).placement(LegendPlacement.BOTTOM)
+    stacking = common.StackingConfig().mode(StackingMode.NORMAL if stacked else StackingMode.NONE).group("A")
+    return (
+        panel.fill_opacity(30 if stacked else 10)
+        .line_width(1)
+        .show_points(VisibilityMode.NEVER)
+        .stacking(stacking)
+        .legend(legend.show_legend(True))
+        .tooltip(common.VizTooltipOptions().mode(TooltipDisplayMode.MULTI).sort(SortOrder.DESCENDING))
+    )
 
 
-def grafana_json(dashboard: Dashboard) -> dict[str, Any]:
-    """The dashboard as Grafana reads it."""
-    return {
-        "uid": dashboard.uid,
-        "title": dashboard.title,
-        "description": dashboard.description,
-        "tags": ["dragoman"],
-        "schemaVersion": SCHEMA_VERSION,
-        "editable": False,
-        "graphTooltip": 1,
-        "refresh": "10s",
-        "time": {"from": "now-30m", "to": "now"},
-        "links": [_links()],
-        "templating": {
-            "list": [
-                _variable("model", "Model", "label_values(dragoman_model_info, model)"),
-                _variable("instance", "Server", 'label_values(dragoman_model_info{model=~"$model"}, instance)'),
-            ]
-        },
-        "panels": list(_laid_out(dashboard.rows)),
-    }
+def number(
+    title: str, description: str, unit: str, expression: str, *thresholds: tuple[float, Color], width: int = SMALL
+) -> stat.Panel:
+    """The current value of `expression`, green below the first of `thresholds`."""
+    panel = _stat(title, description, unit, Query(expression), width)
+    if thresholds:
+        steps = [models.Threshold(None, "green"), *(models.Threshold(value, color) for value, color in thresholds)]
+        panel.thresholds(builders.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE).steps(steps))
+    return panel.color_mode(BigValueColorMode.BACKGROUND if thresholds else BigValueColorMode.VALUE)
 
 
-def _laid_out(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
-    """Every row below the last, its panels from left to right, in as many lines as they need."""
-    number, top = 0, 0
-    for row in rows:
-        number += 1
-        place = {"x": 0, "y": top, "w": WIDTH, "h": 1}
-        yield {"id": number, "type": "row", "title": row.title, "collapsed": False, "gridPos": place, "panels": []}
-        top += 1
-        left = tallest = 0
-        for panel in row.panels:
-            number += 1
-            if left + panel.width > WIDTH:
-                top, left, tallest = top + tallest, 0, 0
-            yield _panel(panel, number, {"x": left, "y": top, "w": panel.width, "h": panel.height})
-            left += panel.width
-            tallest = max(tallest, panel.height)
-        top += tallest
+def series_names(title: str, description: str, query: Query, width: int) -> stat.Panel:
+    """The legends of the current series of `query`, without their values."""
+    panel = _stat(title, description, "short", query, width)
+    return panel.text_mode(BigValueTextMode.NAME).color_mode(BigValueColorMode.VALUE)
 
 
-def _panel(panel: Panel, number: int, place: dict[str, int]) -> dict[str, Any]:
-    return {
-        "id": number,
-        "type": panel.kind,
-        "title": panel.title,
-        "description": described(panel),
-        "datasource": SOURCE,
-        "gridPos": place,
-        "targets": [_target(panel, query, chr(ord("A") + place)) for place, query in enumerate(panel.queries)],
-        "fieldConfig": {"defaults": _defaults(panel), "overrides": []},
-        "options": _options(panel),
-    }
+def bucket_heatmap(title: str, description: str, unit: str, histogram: str, matchers: str) -> heatmap.Panel:
+    """The distribution of `histogram` over time; `unit` is that of the observations."""
+    query = buckets(histogram, matchers)
+    panel = _framed(heatmap.Panel(), title, description, (query,), WIDTH, HEIGHT)
+    for target in _targets((query,)):
+        panel.with_target(target.range().format(PromQueryFormat.HEATMAP))
+    color = heatmap.HeatmapColorOptions().mode(HeatmapColorMode.SCHEME).scheme("Spectral").steps(64)
+    return (
+        # Each bucket of the histogram is a row already.
+        panel.calculate(False)
+        .y_axis(heatmap.YAxisConfig().unit(unit).axis_placement(AxisPlacement.LEFT))
+        .color(color.exponent(0.5).fill("dark-orange"))
+        .cell_gap(1)
+        .show_legend()
+        .mode(TooltipDisplayMode.SINGLE)
+        .hide_y_histogram()
+    )
 
 
-def described(panel: Panel) -> str:
-    """What the panel shows, and of which metrics."""
-    names = dict.fromkeys(name for query in panel.queries for name in names_in(query.promql))
-    return f"{panel.description} From {', '.join(f'`{name}`' for name in names)}."
+def dashboard(uid: str, title: str, description: str, rows: Mapping[str, Sequence[PanelBuilder]]) -> models.Dashboard:
+    """A dashboard; `rows` maps a heading to its panels, whose widths add up to full lines of the grid."""
+    builder = (
+        builders.Dashboard(title)
+        .uid(uid)
+        .description(description)
+        .tags([TAG])
+        .readonly()
+        .tooltip(models.DashboardCursorSync.CROSSHAIR)
+        .refresh("10s")
+        .time("now-30m", "now")
+        .link(_links())
+        .with_variable(_variable("model", "Model", "label_values(dragoman_model_info, model)"))
+        .with_variable(_variable("instance", "Server", 'label_values(dragoman_model_info{model=~"$model"}, instance)'))
+    )
+    for heading, panels in rows.items():
+        builder.with_row(builders.Row(heading))
+        for panel in panels:
+            builder.with_panel(panel)
+    page = builder.build()
+    for place, built in enumerate(page.panels or (), start=1):
+        built.id_val = place
+    return page
 
 
-def _target(panel: Panel, query: Query, letter: str) -> dict[str, Any]:
-    instant = panel.kind == "stat"
-    return {
-        "refId": letter,
-        "datasource": SOURCE,
-        "expr": " ".join(query.promql.split()),
-        "legendFormat": query.legend or "__auto",
-        "format": "heatmap" if panel.kind == "heatmap" else "time_series",
-        "instant": instant,
-        "range": not instant,
-    }
+def _framed(panel: P, title: str, description: str, queries: Sequence[Query], width: int, height: int) -> P:
+    """Set the properties that all kinds of panel share; the description ends with the metrics' names."""
+    names = dict.fromkeys(name for query in queries for name in names_in(query.promql))
+    described = f"{description} From {', '.join(f'`{name}`' for name in names)}."
+    return panel.title(title).description(described).datasource(SOURCE).span(width).height(height).overrides([])
 
 
-def _defaults(panel: Panel) -> dict[str, Any]:
-    if panel.kind == "heatmap":
-        return {}
-    ends = {"min": panel.least, "max": panel.most}
-    defaults: dict[str, Any] = {"unit": panel.unit, **{end: value for end, value in ends.items() if value is not None}}
-    if panel.steps:
-        first = {"color": "green", "value": None}
-        steps = [{"color": color, "value": value} for value, color in panel.steps]
-        defaults["thresholds"] = {"mode": "absolute", "steps": [first, *steps]}
-    if panel.kind == "timeseries":
-        defaults["custom"] = {
-            "fillOpacity": 30 if panel.stacked else 10,
-            "lineWidth": 1,
-            "showPoints": "never",
-            "stacking": {"mode": "normal" if panel.stacked else "none", "group": "A"},
-        }
-    return defaults
+def _stat(title: str, description: str, unit: str, query: Query, width: int) -> stat.Panel:
+    panel = _framed(stat.Panel(), title, description, (query,), width, SMALL).unit(unit).min(0)
+    for target in _targets((query,)):
+        panel.with_target(target.instant())
+    reduced = common.ReduceDataOptions().calcs(["lastNotNull"]).fields("").values(False)
+    return panel.reduce_options(reduced).text_mode(BigValueTextMode.AUTO).graph_mode(BigValueGraphMode.NONE)
 
 
-def _options(panel: Panel) -> dict[str, Any]:
-    if panel.kind == "stat":
-        return {
-            "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
-            "textMode": "name" if panel.names else "auto",
-            "colorMode": "background" if panel.steps else "value",
-            "graphMode": "none",
-        }
-    if panel.kind == "heatmap":
-        return {
-            # Each bucket of a histogram is a line; how long the line's texts or calls are is the scale on the left.
-            "calculate": False,
-            "yAxis": {"unit": panel.unit, "axisPlacement": "left"},
-            "color": {"mode": "scheme", "scheme": "Spectral", "steps": 64, "exponent": 0.5, "fill": "dark-orange"},
-            "cellGap": 1,
-            "legend": {"show": True},
-            "tooltip": {"mode": "single", "yHistogram": False},
-        }
-    return {
-        "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": []},
-        "tooltip": {"mode": "multi", "sort": "desc"},
-    }
+def _targets(queries: Sequence[Query]) -> Iterable[prometheus.Dataquery]:
+    for index, query in enumerate(queries):
+        yield (
+            prometheus.Dataquery()
+            .ref_id(chr(ord("A") + index))
+            .datasource(SOURCE)
+            .expr(query.promql)
+            .legend_format(query.legend or "__auto")
+            .format(PromQueryFormat.TIME_SERIES)
+        )
 
 
-def _variable(name: str, label: str, query: str) -> dict[str, Any]:
-    return {
-        "type": "query",
-        "name": name,
-        "label": label,
-        "datasource": SOURCE,
-        "query": {"query": query, "refId": name},
-        # On every change of the time span: servers come and go.
-        "refresh": 2,
-        "sort": 1,
-        "multi": True,
-        "includeAll": True,
-        "current": {"text": ["All"], "value": ["$__all"]},
-    }
+def _variable(name: str, label: str, query: str) -> builders.QueryVariable:
+    return (
+        builders.QueryVariable(name)
+        .label(label)
+        .datasource(SOURCE)
+        .query({"query": query, "refId": name})
+        # Servers come and go: reload the values with every change of the time range.
+        .refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED)
+        .sort(models.VariableSort.ALPHABETICAL_ASC)
+        .multi(True)
+        .include_all(True)
+        .current(models.VariableOption(text=["All"], value=["$__all"]))
+    )
 
 
-def _links() -> dict[str, Any]:
-    return {
-        "type": "dashboards",
-        "title": "Dragoman",
-        "tags": ["dragoman"],
-        "asDropdown": False,
-        "includeVars": True,
-        "keepTime": True,
-        "icon": "external link",
-        "tooltip": "",
-        "url": "",
-        "targetBlank": False,
-    }
+def _links() -> builders.DashboardLink:
+    return (
+        builders.DashboardLink("Dragoman")
+        .type(models.DashboardLinkType.DASHBOARDS)
+        .tags([TAG])
+        .icon("external link")
+        .include_vars(True)
+        .keep_time(True)
+    )

@@ -1,7 +1,7 @@
-"""Checkpoints of other projects, read as our own model.
+"""Import of other projects' checkpoints into our own model.
 
-A family is a `Family`: it knows its folders by what their JSON files say, gives our name to each of their tensors, and
-turns their rules of decoding into ours. To add one, write it in a module of this package and list it in `FAMILIES`.
+A `Family` recognises its folders by their JSON files, maps each of their tensors to our name, and converts their
+decoding rules. To add a family, write a module of this package and list it in `FAMILIES`.
 """
 
 from collections.abc import Collection
@@ -16,18 +16,18 @@ from dragoman.model.importing.folder import ModelFolder
 from dragoman.model.importing.tokenizers import import_tokenizer
 
 NATIVE = "transformer"
-"""What the project's own checkpoints are called."""
+"""The family of native checkpoints."""
 
 FAMILIES: tuple[Family, ...] = (*bart_like.FAMILIES, *t5.FAMILIES, *bert.FAMILIES)
-"""Those that we can import; the first that recognises a folder reads it."""
+"""The importable families; the first that recognises a folder reads it."""
 
 FAMILY_NAMES = (NATIVE, *(family.name for family in FAMILIES))
 
 
 def family_of(folder: Path) -> str:
-    """The name of the family that a folder's checkpoint is of, one of `FAMILY_NAMES`.
+    """The family of a folder's checkpoint, one of `FAMILY_NAMES`.
 
-    Raises FileNotFoundError where it holds no config.json, ValueError where it is of none that is known here.
+    Raises FileNotFoundError without a config.json, and ValueError for an unknown family.
     """
     found = ModelFolder.open(folder)
     if "architecture" in found.config:
@@ -35,18 +35,15 @@ def family_of(folder: Path) -> str:
     for family in FAMILIES:
         if family.recognise(found):
             return family.name
-    what = repr(found.model_type) if found.model_type else "missing"
-    raise ValueError(
-        f"{folder}: of no family that is known here: model_type is {what}, known: {', '.join(FAMILY_NAMES)}"
-    )
+    model_type = repr(found.model_type) if found.model_type else "missing"
+    raise ValueError(f"{folder}: unknown family: model_type is {model_type}, known are {', '.join(FAMILY_NAMES)}")
 
 
 def load_any(folder: Path, family: str, tokenizer_folder: Path, ignored_rules: Collection[str] = ()) -> Checkpoint:
-    """Read a checkpoint of our own or of another project, and write its tokenizer into the new `tokenizer_folder`.
+    """Read a native or foreign checkpoint, and write its tokenizer into the new `tokenizer_folder`.
 
-    `family` is one of `FAMILY_NAMES`. Decoding rules named in `ignored_rules` are left out. Raises ValueError or
-    FileNotFoundError that names what is wrong with which file: a tensor that is missing, unknown or misshapen, a rule
-    that is not supported.
+    `family` is one of `FAMILY_NAMES`. Ignores the decoding rules in `ignored_rules`. Raises ValueError or
+    FileNotFoundError with the file's path and its faults, such as a missing tensor or an unsupported rule.
     """
     if family == NATIVE:
         found = load_checkpoint(folder)

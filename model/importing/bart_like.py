@@ -1,6 +1,6 @@
-"""Marian, M2M100, NLLB, BART, mBART and Pegasus: one Transformer in transformers' code, with a few differences.
+"""Marian, M2M100, NLLB, BART, mBART and Pegasus: the same Transformer in transformers, with a few differences.
 
-Those differences are the fields of `BartLike`; the names of the tensors are the same in all.
+The differences are the fields of `BartLike`; all share the names of tensors.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -29,17 +29,17 @@ DECODER_ATTENTIONS = ENCODER_ATTENTIONS | {"cross_attention": "encoder_attn"}
 
 @dataclass(frozen=True)
 class BartLike:
-    """A family: which folders are of it, and how its architecture departs from the others'."""
+    """A family: the test for its folders, and its differences in architecture."""
 
     name: str
     belongs: Callable[[ModelFolder], bool]
     norm_order: NormOrder
     position_kind: PositionKind
     offset: int | None = 0
-    """The row of the position table that the first token takes; None for the one after padding's."""
+    """The first token's row in the position table; None for the row after padding's."""
     embedding_norm: bool = False
     suppresses_padding: bool = False
-    """The family's own rule, whatever the files say: padding is what a decoder starts with, and never an output."""
+    """Whether padding, which is the decoder's start token here, is never an output, whatever the files say."""
 
     def recognise(self, folder: ModelFolder) -> bool:
         """See `Family.recognise`."""
@@ -55,7 +55,7 @@ class BartLike:
         size = self._architecture(folder, tables, biased)
         check_vocabulary(folder, tokenizer, size)
         for stack in STACKS:
-            ledger.pass_over(f"{prefix}{stack}.version")  # a number that old files of fairseq's have
+            ledger.pass_over(f"{prefix}{stack}.version")  # a number in old files from fairseq
         if size.position_kind != "learned":
             first = size.position_offset
             right = sinusoid_table(first + size.max_positions, size.d_model, size.position_kind)
@@ -88,7 +88,7 @@ class BartLike:
             final_norm=self.norm_order == "pre",
             activation=activation(folder, "activation_function"),
             position_kind=self.position_kind,
-            # M2M100 counts from the first row after the one for padding.
+            # M2M100 counts from the row after padding's.
             position_offset=folder.need("pad_token_id") + 1 if self.offset is None else self.offset,
             scale_embedding=bool(folder.config.get("scale_embedding", False)),
             embedding_norm=self.embedding_norm,
@@ -100,17 +100,17 @@ class BartLike:
 
 @dataclass(frozen=True)
 class Tables:
-    """The embeddings of a checkpoint, as its file and config.json have them."""
+    """The embedding tables of a checkpoint, according to its file and config.json."""
 
     shared: bool
-    """Source and target have one."""
+    """Whether source and target share one table."""
     tied: bool
-    """The output projection is the target's."""
+    """Whether the output projection is the target's table."""
     parts: Mapping[str, Part]
 
     @classmethod
     def find(cls, folder: ModelFolder, ledger: Ledger, prefix: str) -> "Tables":
-        """Which of the many names of embeddings are one tensor. Untied stacks that have equal ones share it here."""
+        """Determine which names of embeddings denote one tensor. Untied stacks with equal tables share one here."""
         own = (f"{prefix}encoder.embed_tokens.weight", f"{prefix}decoder.embed_tokens.weight")
         common, output = f"{prefix}shared.weight", "lm_head.weight"
         source, target, projection = (
@@ -124,14 +124,14 @@ class Tables:
             return cls(False, True, {source: Part((own[0],)), target: Part((own[1], output))})
         if not all(name in ledger for name in own):
             return cls(True, False, {source: Part((common, *own)), projection: Part((output,))})
-        ledger.pass_over(common)  # transformers does not read it either
+        ledger.pass_over(common)  # transformers ignores it as well
         if torch.equal(ledger[own[0]], ledger[own[1]]):
             return cls(True, False, {source: Part(own), projection: Part((output,))})
         return cls(False, False, {source: Part((own[0],)), target: Part((own[1],)), projection: Part((output,))})
 
 
 def _parts(size: TransformerConfig, prefix: str) -> dict[str, Part]:
-    """Where each tensor of our model comes from, the embeddings left out."""
+    """The source of each tensor of our model, except embeddings."""
     names = {"projection.bias": LOGITS_BIAS}
     for stack, embedding, count, layer, attentions in (
         ("encoder", "source_embedding", size.encoder_layers, ENCODER_LAYER, ENCODER_ATTENTIONS),

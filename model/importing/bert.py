@@ -1,7 +1,7 @@
-"""BERT and RoBERTa, also as sentence-transformers keeps them: encoders alone, which make vectors of texts.
+"""BERT and RoBERTa, also in the form of sentence-transformers: encoders without a decoder, for text embeddings.
 
-The type that BERT adds to each token is the first one's in every text that stands alone; it is added to the positions
-here, once and for all.
+BERT adds a type embedding to each token, which is always the first one for a single text. It is therefore folded into
+the positions.
 """
 
 from collections.abc import Callable, Collection
@@ -19,7 +19,7 @@ from dragoman.model.importing.sentence import SentenceRules, read_sentence_rules
 from dragoman.model.importing.weights import Ledger, Part, build, read_folder
 
 UNUSED = ("pooler.", "cls.", "lm_head.", "embeddings.position_ids")
-"""How tensors begin that are no part of the states: heads for the tasks of training, and a table of 0, 1, 2, ..."""
+"""Prefixes of tensors that do not affect the states: heads for training tasks, and a table of 0, 1, 2, ..."""
 
 LAYER = {
     "self_attention.query": "attention.self.query",
@@ -39,13 +39,13 @@ class Bert:
 
     name: str
     model_types: Collection[str]
-    """What config.json calls them."""
+    """Its names in config.json."""
     prefix: str
-    """What the names of its tensors may begin with."""
+    """Optional prefix of its tensors' names."""
     pad_id: int
-    """Where config.json does not say."""
+    """The padding token if config.json does not set one."""
     counts_from_padding: bool
-    """The first token takes the row of the position table after padding's, not the first."""
+    """Whether the first token's row in the position table is the one after padding's, instead of the first."""
 
     def recognise(self, folder: ModelFolder) -> bool:
         """See `Family.recognise`."""
@@ -69,7 +69,7 @@ class Bert:
             source_languages=tokenizer.source_languages or (UNDETERMINED,),
             target_languages=(),
             architecture=size,
-            decoding=DecodingRules.none(pad_id, _most_tokens(size, sentence)),
+            decoding=DecodingRules.none(pad_id, _max_tokens(size, sentence)),
             embedding=sentence.embedding,
         )
         return Checkpoint(config, build(size, _parts(size, prefix, ledger), ledger), tokenizer)
@@ -79,12 +79,12 @@ def _check(folder: ModelFolder) -> None:
     where = folder.path / CONFIG_FILE
     for key, right in (("position_embedding_type", "absolute"), ("is_decoder", False)):
         if folder.config.get(key, right) != right:
-            raise ValueError(f"{where}: {key} must be {right!r} here, is {folder.config[key]!r}")
+            raise ValueError(f"{where}: {key} must be {right!r}, is {folder.config[key]!r}")
 
 
-def _most_tokens(size: TransformerConfig, sentence: SentenceRules) -> int:
-    most = sentence.max_tokens
-    return size.max_positions if most is None else min(most, size.max_positions)
+def _max_tokens(size: TransformerConfig, sentence: SentenceRules) -> int:
+    limit = sentence.max_tokens
+    return size.max_positions if limit is None else min(limit, size.max_positions)
 
 
 def _architecture(folder: ModelFolder, offset: int) -> TransformerConfig:
@@ -109,7 +109,7 @@ def _architecture(folder: ModelFolder, offset: int) -> TransformerConfig:
 
 
 def _parts(size: TransformerConfig, prefix: str, ledger: Ledger) -> dict[str, Part]:
-    """Where each tensor of our model comes from."""
+    """The source of each tensor of our model."""
     theirs = f"{prefix}embeddings"
     parts = {
         "source_embedding.tokens.weight": Part((f"{theirs}.word_embeddings.weight",)),
@@ -126,7 +126,7 @@ def _parts(size: TransformerConfig, prefix: str, ledger: Ledger) -> dict[str, Pa
 
 
 def _plus_first(ledger: Ledger, name: str) -> Callable[[Tensor], Tensor]:
-    """Adds the first row of the tensor `name`, if there is one, to each row of a table."""
+    """A function that adds the first row of the tensor `name`, if it exists, to each row of a table."""
     if name not in ledger:
         return lambda table: table
     row = ledger[name][0].float()

@@ -1,4 +1,4 @@
-"""What a family of checkpoints is to the importer."""
+"""The importer's interface to a family of checkpoints."""
 
 from collections.abc import Collection
 from typing import Protocol
@@ -10,21 +10,21 @@ from dragoman.model.importing.folder import ModelFolder
 
 
 class Family(Protocol):
-    """Knows its folders, and how to make a model of one."""
+    """Recognises a family's folders, and reads them as our model."""
 
     @property
     def name(self) -> str:
-        """What --family and the manifest call it."""
+        """The family's name in --family and in the manifest."""
 
     def recognise(self, folder: ModelFolder) -> bool:
-        """Whether the folder holds such a checkpoint."""
+        """Whether the folder contains a checkpoint of this family."""
 
     def read(self, folder: ModelFolder, tokenizer: Tokenizer, ignored_rules: Collection[str]) -> Checkpoint:
-        """The checkpoint. Raises ValueError or FileNotFoundError that names what is wrong with which file."""
+        """The checkpoint. Raises ValueError or FileNotFoundError with the file's path and its faults."""
 
 
 def check_vocabulary(folder: ModelFolder, tokenizer: Tokenizer, size: TransformerConfig) -> None:
-    """Raise ValueError where the tokenizer gives or takes ids that the embeddings do not have."""
+    """Raise ValueError if the tokenizer has ids beyond the embeddings."""
     for kind, ids, rows in (
         ("source", tokenizer.vocabulary, size.source_vocabulary),
         ("target", tokenizer.target_vocabulary, size.target_vocabulary),

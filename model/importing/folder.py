@@ -1,4 +1,4 @@
-"""What the JSON files of a Hugging Face folder say."""
+"""The JSON files of a Hugging Face folder."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,6 @@ CONFIG_FILE = "config.json"
 GENERATION_FILE = "generation_config.json"
 TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
 
-
 ACTIVATIONS: Mapping[str, Activation] = {
     "relu": "relu",
     "gelu": "gelu",
@@ -23,12 +22,12 @@ ACTIVATIONS: Mapping[str, Activation] = {
     "swish": "swish",
     "silu": "swish",
 }
-"""transformers' names of activations, and ours."""
+"""Names of activations in transformers, and our names."""
 
 
 @dataclass(frozen=True)
 class ModelFolder:
-    """A Hugging Face folder; its weights and tokenizer are read elsewhere."""
+    """A Hugging Face folder without its weights and tokenizer, which other modules read."""
 
     path: Path
 
@@ -36,14 +35,14 @@ class ModelFolder:
     """config.json."""
 
     generation: Mapping[str, Any] | None
-    """generation_config.json; None in older folders, whose config.json says the same things."""
+    """generation_config.json; None in older folders, which have the same settings in config.json."""
 
     tokenizer: Mapping[str, Any]
-    """tokenizer_config.json; empty where there is none."""
+    """tokenizer_config.json; empty if it is missing."""
 
     @classmethod
     def open(cls, path: Path) -> "ModelFolder":
-        """Raises FileNotFoundError without config.json, and ValueError for a file that is not a JSON object."""
+        """Read the files. Raises FileNotFoundError without config.json, and ValueError for a file of anything else."""
         config = read_object(path / CONFIG_FILE)
         if config is None:
             raise FileNotFoundError(f"{path / CONFIG_FILE}: missing")
@@ -51,32 +50,32 @@ class ModelFolder:
 
     @property
     def model_type(self) -> str:
-        """What transformers calls the architecture; empty where config.json does not say."""
+        """The architecture's name in transformers; empty if config.json has none."""
         return str(self.config.get("model_type", ""))
 
     @property
     def tokenizer_class(self) -> str:
-        """What transformers calls the tokenizer; empty where tokenizer_config.json does not say."""
+        """The tokenizer's class in transformers; empty if neither configuration names one."""
         return str(self.tokenizer.get("tokenizer_class") or self.config.get("tokenizer_class") or "")
 
     def need(self, key: str) -> Any:
-        """What config.json has under `key`. Raises ValueError where there is nothing."""
+        """The value of `key` in config.json. Raises ValueError if it is missing."""
         value = self.config.get(key)
         if value is None:
             raise ValueError(f"{self.path / CONFIG_FILE}: {key} is missing")
         return value
 
     def need_same(self, *keys: str) -> Any:
-        """What config.json has under each of `keys`. Raises ValueError where that is not one value."""
+        """The common value of `keys` in config.json. Raises ValueError if they differ."""
         values = [self.need(key) for key in keys]
         if any(value != values[0] for value in values):
             pairs = ", ".join(f"{key} {value}" for key, value in zip(keys, values, strict=True))
-            raise ValueError(f"{self.path / CONFIG_FILE}: {' and '.join(keys)} must be equal here, are {pairs}")
+            raise ValueError(f"{self.path / CONFIG_FILE}: {' and '.join(keys)} must be equal, are {pairs}")
         return values[0]
 
 
 def activation(folder: ModelFolder, key: str) -> Activation:
-    """Our name for what config.json has under `key`. Raises ValueError for one that we do not have."""
+    """Our name for the activation under `key` in config.json. Raises ValueError for an unknown one."""
     name = folder.need(key)
     if name not in ACTIVATIONS:
         known = ", ".join(ACTIVATIONS)

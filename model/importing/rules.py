@@ -1,6 +1,6 @@
-"""Decoding rules out of generation_config.json, or out of config.json where an older folder has no such file.
+"""Decoding rules from generation_config.json, or from config.json in an older folder.
 
-A rule that changes what greedy decoding chooses is kept, or refused by name.
+A rule that affects greedy decoding is supported, or refused by name.
 """
 
 from collections.abc import Collection, Mapping
@@ -11,6 +11,7 @@ from typing import Any
 from dragoman.bundle.rules import DecodingRules
 from dragoman.bundle.tokenizers import Tokenizer
 from dragoman.model.importing.folder import CONFIG_FILE, GENERATION_FILE, ModelFolder
+from dragoman.model.importing.tokenizer_files import one_id
 
 NEUTRAL: Mapping[str, Collection[object]] = {
     "begin_suppress_tokens": (None, []),
@@ -34,9 +35,9 @@ NEUTRAL: Mapping[str, Collection[object]] = {
     "token_healing": (None, False),
     "watermarking_config": (None,),
 }
-"""Rules that we do not keep, with the values at which they change nothing."""
+"""Unsupported rules, with the values at which they have no effect."""
 
-KEPT = frozenset(
+SUPPORTED = frozenset(
     {
         "bad_words_ids",
         "bos_token_id",
@@ -57,47 +58,47 @@ WITHOUT_EFFECT = frozenset(
         "diversity_penalty", "early_stopping", "length_penalty", "num_beam_groups", "num_beams", "num_return_sequences",
         # sampling
         "do_sample", "epsilon_cutoff", "eta_cutoff", "min_p", "temperature", "top_h", "top_k", "top_p", "typical_p",
-        # how transformers works inside
+        # internals of transformers
         "assistant_confidence_threshold", "assistant_early_exit", "assistant_lookbehind", "cache_config",
         "cache_implementation", "compile_config", "continuous_batching_config", "disable_compile", "is_assistant",
         "low_memory", "max_cache_len", "max_matching_ngram_size", "num_assistant_tokens",
         "num_assistant_tokens_schedule", "prefill_chunk_size", "prompt_lookup_num_tokens", "speculation_type",
         "target_lookbehind", "use_cache", "use_mtp",
-        # what it gives out
+        # form of the result
         "output_attentions", "output_hidden_states", "output_logits", "output_scores", "remove_invalid_values",
         "renormalize_logits", "return_dict_in_generate",
-        # where the file comes from
+        # origin of the file
         "_commit_hash", "_from_model_config", "transformers_version",
     }
 )  # fmt: skip
-"""What a generation_config.json may say without a change to what greedy decoding chooses."""
+"""Settings of generation_config.json that do not affect greedy decoding."""
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What a folder says of decoding. The tokens that the decoder is fed first are the tokenizer's to say."""
+    """A folder's decoding rules, without the prompt, which comes from the tokenizer."""
 
     end_ids: tuple[int, ...]
     pad_id: int
     forced_start_id: int | None
-    """The first token of every output, whatever the logits say."""
+    """The first token of every output, whatever the logits are."""
     forced_end_id: int | None
     """The last token of an output that reaches the limit."""
     suppressed_ids: tuple[int, ...]
     max_length: int | None
-    """The longest target, with the tokens that the decoder is fed first."""
+    """The longest target, including the prompt."""
     max_new_tokens: int | None
-    """The longest target without these; wins over max_length."""
+    """The longest target without the prompt; takes precedence over max_length."""
 
     def decoding(self, tokenizer: Tokenizer, positions: int, *, suppress_padding: bool = False) -> DecodingRules:
-        """As our own model has them, for one that can tell so many positions apart.
+        """Our own rules for a model with `positions`.
 
-        Raises ValueError where the tokenizer does not begin outputs with the token that is forced.
+        Raises ValueError if the forced first token is not in the tokenizer's prompts.
         """
         prompts = [tokenizer.prompt(language) for language in tokenizer.target_languages or ("",)]
         forced = self.forced_start_id
         if forced is not None and not all(forced in prompt for prompt in prompts):
-            raise ValueError(f"forced_bos_token_id: {forced} cannot be forced, outputs begin with {prompts[0]}")
+            raise ValueError(f"forced_bos_token_id: must be in the tokenizer's prompt {prompts[0]}, is {forced}")
         padding = {self.pad_id} if suppress_padding else set()
         return DecodingRules(
             start_id=prompts[0][0],
@@ -111,7 +112,7 @@ class Rules:
         )
 
     def max_output_tokens(self, positions: int, prompt: int) -> int:
-        """The longest output of a model with so many positions, the first `prompt` of which are given to it."""
+        """The longest output of a model with `positions`, after a prompt of `prompt` tokens."""
         room = positions - (prompt - 1)
         if self.max_new_tokens is not None:
             return max(1, min(room, self.max_new_tokens))
@@ -119,49 +120,43 @@ class Rules:
 
 
 def read_rules(folder: ModelFolder, ignored: Collection[str] = ()) -> Rules:
-    """The rules of a folder; those named in `ignored` are left out.
+    """The rules of a folder, without those named in `ignored`.
 
-    Raises ValueError that names each rule which is not supported.
+    Raises ValueError naming each unsupported rule.
     """
     file = CONFIG_FILE if folder.generation is None else GENERATION_FILE
-    said = folder.config if folder.generation is None else folder.generation
+    settings = folder.config if folder.generation is None else folder.generation
     where = folder.path / file
-    said = {name: value for name, value in said.items() if name not in ignored}
-    faults = [f"{name} {said[name]!r}" for name in NEUTRAL if name in said and said[name] not in NEUTRAL[name]]
+    settings = {name: value for name, value in settings.items() if name not in ignored}
+    faults = [
+        f"{name} {settings[name]!r}" for name in NEUTRAL if name in settings and settings[name] not in NEUTRAL[name]
+    ]
     if folder.generation is not None:
-        known = NEUTRAL.keys() | KEPT | WITHOUT_EFFECT
-        faults += [f"{name} {value!r}" for name, value in said.items() if name not in known and value is not None]
+        known = NEUTRAL.keys() | SUPPORTED | WITHOUT_EFFECT
+        faults += [f"{name} {value!r}" for name, value in settings.items() if name not in known and value is not None]
     if faults:
-        raise ValueError(f"{where}: unsupported rules of decoding: {', '.join(faults)}; --ignore-rule leaves one out")
+        raise ValueError(f"{where}: unsupported decoding rules: {', '.join(faults)}; --ignore-rule NAME ignores one")
 
-    ends = said.get("eos_token_id", folder.config.get("eos_token_id"))
+    ends = settings.get("eos_token_id", folder.config.get("eos_token_id"))
     end_ids = tuple(ends) if isinstance(ends, list) else (ends,)
-    pad_id = _one_id(where, "pad_token_id", said.get("pad_token_id", folder.config.get("pad_token_id")))
+    pad_id = one_id(where, "pad_token_id", settings.get("pad_token_id", folder.config.get("pad_token_id")))
     if pad_id is None or not all(isinstance(number, int) for number in end_ids):
-        raise ValueError(f"{where}: pad_token_id and eos_token_id must be given, are {pad_id} and {ends}")
+        raise ValueError(f"{where}: pad_token_id and eos_token_id must be set, are {pad_id} and {ends}")
     return Rules(
         end_ids=end_ids,
         pad_id=pad_id,
-        forced_start_id=_one_id(where, "forced_bos_token_id", said.get("forced_bos_token_id")),
-        forced_end_id=_one_id(where, "forced_eos_token_id", said.get("forced_eos_token_id")),
-        suppressed_ids=_suppressed(where, said, end_ids),
-        max_length=said.get("max_length"),
-        max_new_tokens=said.get("max_new_tokens"),
+        forced_start_id=one_id(where, "forced_bos_token_id", settings.get("forced_bos_token_id")),
+        forced_end_id=one_id(where, "forced_eos_token_id", settings.get("forced_eos_token_id")),
+        suppressed_ids=_suppressed(where, settings, end_ids),
+        max_length=settings.get("max_length"),
+        max_new_tokens=settings.get("max_new_tokens"),
     )
 
 
-def _one_id(where: Path, name: str, value: Any) -> int | None:
-    if isinstance(value, list) and len(value) == 1:
-        (value,) = value
-    if value is not None and not isinstance(value, int):
-        raise ValueError(f"{where}: {name} must be one token, is {value!r}")
-    return value
-
-
-def _suppressed(where: Path, said: Mapping[str, Any], end_ids: Collection[int]) -> tuple[int, ...]:
-    """Single words that are never chosen. A bad word that is an end token counts for nothing, as in transformers."""
-    words: list[list[int]] = said.get("bad_words_ids") or []
+def _suppressed(where: Path, settings: Mapping[str, Any], end_ids: Collection[int]) -> tuple[int, ...]:
+    """Tokens that are never chosen. A bad word that is an end token has no effect, as in transformers."""
+    words: list[list[int]] = settings.get("bad_words_ids") or []
     if any(len(word) != 1 for word in words):
-        raise ValueError(f"{where}: bad_words_ids must be single tokens, are {words!r}; --ignore-rule leaves them out")
+        raise ValueError(f"{where}: bad_words_ids must be single tokens, are {words!r}; --ignore-rule ignores them")
     bad = {word[0] for word in words} - set(end_ids)
-    return tuple(sorted(bad | set(said.get("suppress_tokens") or ())))
+    return tuple(sorted(bad | set(settings.get("suppress_tokens") or ())))

@@ -1,4 +1,4 @@
-"""What sentence-transformers keeps beside an encoder: how many tokens it reads, and how they become one vector."""
+"""The files of sentence-transformers beside an encoder: its longest text, and the way from tokens to one vector."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,17 +21,17 @@ POOLINGS: Mapping[str, PoolingKind] = {
 
 @dataclass(frozen=True)
 class SentenceRules:
-    """What a folder says of its vectors."""
+    """A folder's rules for vectors."""
 
     embedding: EmbeddingRules
     max_tokens: int | None = None
-    """The longest text; None where it does not say."""
+    """The longest text; None if the folder sets no limit."""
 
 
 def read_sentence_rules(folder: Path) -> SentenceRules:
-    """The rules of a folder; those that any encoder has, where it is not of sentence-transformers.
+    """The rules of a folder; the default rules if it is not one of sentence-transformers.
 
-    Raises ValueError that names the file and what is not supported in it.
+    Raises ValueError with the file's path and its unsupported setting.
     """
     if not (folder / MODULES_FILE).is_file():
         return SentenceRules(EmbeddingRules())
@@ -56,18 +56,18 @@ def _pooling(path: Path) -> PoolingKind:
 
 
 def _max_tokens(folder: Path) -> int | None:
-    """And a check of what would change the text before it is cut into tokens."""
+    """The longest text. Refuses settings that would change a text before it is tokenized."""
     prompts = folder / PROMPTS_FILE
     if prompts.is_file() and _read(prompts).get("default_prompt_name"):
-        raise ValueError(f"{prompts}: default_prompt_name is not supported, words before each text are the caller's")
+        raise ValueError(f"{prompts}: default_prompt_name is not supported; callers add words before a text themselves")
     path = folder / TRANSFORMER_FILE
     if not path.is_file():
         return None
-    said = _read(path)
-    if said.get("do_lower_case"):
+    settings = _read(path)
+    if settings.get("do_lower_case"):
         raise ValueError(f"{path}: do_lower_case is not supported")
-    most: int | None = said.get("max_seq_length")
-    return most
+    max_tokens: int | None = settings.get("max_seq_length")
+    return max_tokens
 
 
 def _read(path: Path) -> Any:

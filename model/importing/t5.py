@@ -1,8 +1,8 @@
-"""T5 and mT5, in both kinds: of 2020, and v1.1 with its gated feed-forward network.
+"""T5 and mT5, both the original of 2020 and v1.1 with its gated feed-forward network.
 
-Two things in which they differ from the paper are put into weights here, and cost nothing later: scores are not scaled,
-so that queries are multiplied by what our model divides them by; and where output and embedding are one table, the
-last states are scaled before the projection, which the normalisation before it can do as well.
+Two differences from the paper are folded into the weights, at no later cost. T5 does not scale scores, so queries are
+multiplied by the factor by which our model divides them. If output and embedding share one table, T5 scales the last
+states before the projection; here the last normalisation does that.
 """
 
 from collections.abc import Callable, Collection
@@ -19,24 +19,25 @@ from dragoman.model.importing.rules import Rules, read_rules
 from dragoman.model.importing.weights import Ledger, Part, as_it_is, build, read_folder
 
 POSITIONS = 512
-"""What these were trained on; nothing in them sets a limit."""
+"""The length of training texts; the model itself sets no limit."""
 
 GATED = "gated-"
 
 SHARED, OUTPUT = "shared.weight", "lm_head.weight"
 EMBEDDINGS = (SHARED, "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 UNUSED = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
-"""Left over in the first checkpoints; nothing ever read it."""
+"""A leftover in the first checkpoints, which was never used."""
 
 ATTENTION = {"query": "q", "key": "k", "value": "v", "output": "o"}
 
 
 @dataclass(frozen=True)
 class T5:
-    """A family: T5, or its multilingual sister, which never scales its last states."""
+    """A family: T5, or the multilingual mT5, which never scales its last states."""
 
     name: str
     scales: bool
+    """Whether a checkpoint may scale its last states."""
 
     def recognise(self, folder: ModelFolder) -> bool:
         """See `Family.recognise`."""
@@ -63,15 +64,15 @@ class T5:
 
 
 def _scales_outputs(folder: ModelFolder) -> bool:
-    """Said outright by transformers 5; before, by whether output and embedding are one."""
-    said = folder.config.get("scale_decoder_outputs")
-    return folder.config.get("tie_word_embeddings") is not False if said is None else bool(said)
+    """Explicit since transformers 5; before, implied by a table shared between output and embedding."""
+    scaled = folder.config.get("scale_decoder_outputs")
+    return folder.config.get("tie_word_embeddings") is not False if scaled is None else bool(scaled)
 
 
 def _is_tied(ledger: Ledger, scaled: bool) -> bool:
-    """Whether the output is the embedding.
+    """Whether output and embedding share one table.
 
-    Files of v1.1 say that it is not and yet may leave it out; some say that it is and yet have one of its own.
+    Some v1.1 configurations deny it although the file has no output table; others claim it although the file has one.
     """
     if scaled or OUTPUT not in ledger:
         return True
@@ -110,7 +111,7 @@ def _architecture(folder: ModelFolder, rules: Rules, tied: bool) -> TransformerC
 
 
 def _activation(folder: ModelFolder, kind: str) -> Activation:
-    if kind == "gated-gelu":  # by which v1.1 means the approximation
+    if kind == "gated-gelu":  # in v1.1 this means the approximation
         return "gelu_tanh"
     name = kind.removeprefix(GATED)
     if name not in ACTIVATIONS:
@@ -122,7 +123,7 @@ def _activation(folder: ModelFolder, kind: str) -> Activation:
 
 
 def _parts(size: TransformerConfig, scaled: bool) -> dict[str, Part]:
-    """Where each tensor of our model comes from."""
+    """The source of each tensor of our model."""
     to_output = times(size.d_model**-0.5) if scaled else as_it_is
     parts = {
         "source_embedding.tokens.weight": Part((*EMBEDDINGS, OUTPUT) if size.tied_output else EMBEDDINGS),
@@ -158,7 +159,7 @@ def _feed_forward(ours: str, theirs: str, gated: bool) -> dict[str, Part]:
 
 
 def times(factor: float) -> Callable[[Tensor], Tensor]:
-    """Multiplies a tensor, as float32, by `factor`."""
+    """A function that multiplies a tensor, as float32, by `factor`."""
     return lambda tensor: tensor.float() * factor
 
 

@@ -1,8 +1,10 @@
-"""From the tokenizer's files of a Hugging Face folder to those that `open_tokenizer` reads.
+"""Import of the tokenizer in a Hugging Face folder to files for `open_tokenizer`.
 
-Each family has a function of its own here, which says where its special tokens stand. `Folder` reads the files.
+Each family has a function that describes its special tokens, with x for the text in its docstring. `TokenizerFolder`
+reads the files.
 """
 
+import dataclasses
 import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,7 +14,6 @@ from typing import Any
 
 from dragoman.bundle.tokenizers.described import open_described
 from dragoman.bundle.tokenizers.description import Description, Instruction, Kind, Language
-from dragoman.bundle.tokenizers.files import Folder
 from dragoman.bundle.tokenizers.language_codes import (
     LANGUAGE_GROUPS,
     M2M100_CODES,
@@ -34,6 +35,7 @@ from dragoman.bundle.tokenizers.pieces import (
 )
 from dragoman.bundle.tokenizers.protocol import Tokenizer
 from dragoman.model.importing.tokenizer_conversion import as_processed, check_coverage, copy_library, copy_pieces, id_of
+from dragoman.model.importing.tokenizer_files import TokenizerFolder
 
 UNKNOWN_LANGUAGES = (Language(UNDETERMINED),)
 
@@ -44,32 +46,32 @@ MBART_TAG = re.compile(r"[a-z]{2}_[A-Z]{2}")
 
 
 def import_tokenizer(family: str, source: Path, target: Path) -> Tokenizer:
-    """Write into the new folder `target` what `open_tokenizer` needs, from a Hugging Face folder `source`.
+    """Convert the tokenizer in the Hugging Face folder `source` to files for `open_tokenizer` in the new `target`.
 
-    Raises FileNotFoundError or ValueError that names the file at fault, and ValueError for a family that is not known.
+    Raises FileNotFoundError or ValueError with the path of the faulty file, and ValueError for an unknown family.
     """
     if family not in FAMILIES:
         raise ValueError(f"family must be one of {', '.join(sorted(FAMILIES))}, is {family!r}")
     target.mkdir(parents=True)
-    FAMILIES[family](Folder(source), target).save(target)
+    FAMILIES[family](TokenizerFolder(source), target).save(target)
     return open_described(target)
 
 
 # --- families on SentencePiece alone
 
 
-def _marian(folder: Folder, target: Path) -> Description:
-    """x </s>; a checkpoint of several targets wants >>xxx<< first. Source and target have a model each."""
+def _marian(folder: TokenizerFolder, target: Path) -> Description:
+    """x </s>, after >>xxx<< in a checkpoint with several targets. Source and target have separate models."""
     ids = read_vocabulary(folder.find("vocab.json"))
-    two = bool(folder.setting("separate_vocabs", False))
-    target_ids = read_vocabulary(folder.find("target_vocab.json")) if two else ids
+    separate = bool(folder.setting("separate_vocabs", False))
+    target_ids = read_vocabulary(folder.find("target_vocab.json")) if separate else ids
     for name, new, vocabulary in (("source.spm", SOURCE_FILE, ids), ("target.spm", TARGET_FILE, target_ids)):
         check_coverage(folder.find(name), vocabulary)
         shutil.copyfile(folder.find(name), target / new)
     write_vocabulary(target / VOCABULARY_FILE, ids)
-    if two:
+    if separate:
         write_vocabulary(target / TARGET_VOCABULARY_FILE, target_ids)
-    tags = {} if two else {match[1]: number for token, number in ids.items() if (match := TAG.fullmatch(token))}
+    tags = {} if separate else {match[1]: number for token, number in ids.items() if (match := TAG.fullmatch(token))}
     names = [str(folder.setting(name, "")) for name in ("source_lang", "target_lang")]
     if not all(names):
         names = list(_languages_of_name(folder.path.resolve().name))
@@ -79,14 +81,14 @@ def _marian(folder: Folder, target: Path) -> Description:
         after=(id_of("</s>", ids, folder),),
         prompt=folder.prompt(id_of("<pad>", target_ids, folder)),
         control_ids=_control(ids, tags.values()),
-        target_control_ids=_control(target_ids, ()) if two else None,
+        target_control_ids=_control(target_ids, ()) if separate else None,
         unknown_id=id_of("<unk>", ids, folder),
         source_languages=_marian_languages(names[0]),
         target_languages=_tagged(tags, ">>{}<<", shortest=False) if tags else _marian_languages(names[1]),
     )
 
 
-def _m2m100(folder: Folder, target: Path) -> Description:
+def _m2m100(folder: TokenizerFolder, target: Path) -> Description:
     """__xx__ x </s>, and the target's token forced."""
     if not folder.has("vocab.json"):
         return _nllb(folder, target)
@@ -112,11 +114,11 @@ def _m2m100(folder: Folder, target: Path) -> Description:
     )
 
 
-# --- families on the tokenizers library, or on a SentencePiece model whose ids they shift
+# --- families on the tokenizers library, or on a SentencePiece model with shifted ids
 
 
-def _nllb(folder: Folder, target: Path) -> Description:
-    """xxx_Xxxx x </s>, of old x </s> xxx_Xxxx, and the target's token forced."""
+def _nllb(folder: TokenizerFolder, target: Path) -> Description:
+    """xxx_Xxxx x </s>, in legacy checkpoints x </s> xxx_Xxxx, and the target's token forced."""
     kind, control, tags = _fairseq(folder, target, NLLB_TAG, ())
     end = id_of("</s>", control, folder)
     legacy = bool(folder.setting("legacy_behaviour", False))
@@ -133,14 +135,14 @@ def _nllb(folder: Folder, target: Path) -> Description:
     )
 
 
-def _mbart(folder: Folder, target: Path) -> Description:
-    """Either kind of mBART: their configurations are alike, their tokenizers are not."""
+def _mbart(folder: TokenizerFolder, target: Path) -> Description:
+    """mBART-25 or mBART-50, which have the same configuration but different tokenizers."""
     names = {str(settings.get("tokenizer_class", "")) for settings in (folder.settings, folder.config)}
     return _mbart_of(folder, target, fifty=any(name.startswith("MBart50") for name in names))
 
 
-def _mbart_of(folder: Folder, target: Path, *, fifty: bool) -> Description:
-    """mBART-50: xx_XX x </s>, and the target's token forced. mBART-25: x </s> xx_XX, and begun with the target's."""
+def _mbart_of(folder: TokenizerFolder, target: Path, *, fifty: bool) -> Description:
+    """mBART-50: xx_XX x </s>, and the target's token forced. mBART-25: x </s> xx_XX, and the target's token first."""
     kind, control, tags = _fairseq(folder, target, MBART_TAG, MBART50_CODES if fifty else MBART_CODES)
     end = id_of("</s>", control, folder)
     languages = _tagged(tags)
@@ -156,8 +158,8 @@ def _mbart_of(folder: Folder, target: Path, *, fifty: bool) -> Description:
     )
 
 
-def _t5(folder: Folder, target: Path) -> Description:
-    """x </s>, after words that ask for the translation where config.json has them."""
+def _t5(folder: TokenizerFolder, target: Path) -> Description:
+    """x </s>, after an instruction to translate if config.json has one."""
     kind: Kind = "tokenizers" if folder.has(LIBRARY_FILE) else "pieces"
     if kind == "tokenizers":
         control = copy_library(folder, target)
@@ -165,20 +167,15 @@ def _t5(folder: Folder, target: Path) -> Description:
         control = copy_pieces(folder.find("spiece.model"), target, {}, shift=0)
     instructions = _instructions(folder.config.get("task_specific_params") or {})
     sources, targets = ({getattr(each, side) for each in instructions} for side in ("source", "target"))
-    return Description(
-        kind=kind,
-        before=(),
-        after=(id_of("</s>", control, folder),),
-        prompt=folder.prompt(id_of("<pad>", control, folder)),
-        control_ids=tuple(sorted(control.values())),
-        unknown_id=id_of("<unk>", control, folder),
+    return dataclasses.replace(
+        _started_by_padding(kind, control, folder),
         source_languages=tuple(map(Language, sorted(sources))) or UNKNOWN_LANGUAGES,
         target_languages=tuple(map(Language, sorted(targets))) or UNKNOWN_LANGUAGES,
         instructions=instructions,
     )
 
 
-def _pegasus(folder: Folder, target: Path) -> Description:
+def _pegasus(folder: TokenizerFolder, target: Path) -> Description:
     """x </s>."""
     kind: Kind = "tokenizers" if folder.has(LIBRARY_FILE) else "pieces"
     if kind == "tokenizers":
@@ -188,31 +185,22 @@ def _pegasus(folder: Folder, target: Path) -> Description:
         special = {"<pad>": 0, "</s>": 1, "<mask_1>": 2, "<mask_2>": 3}
         special |= {f"<unk_{number}>": number + 2 for number in range(2, shift)}
         control = copy_pieces(folder.find("spiece.model"), target, special, shift)
-    return Description(
-        kind=kind,
-        before=(),
-        after=(id_of("</s>", control, folder),),
-        prompt=folder.prompt(id_of("<pad>", control, folder)),
-        control_ids=tuple(sorted(control.values())),
-        unknown_id=id_of("<unk>", control, folder),
-        source_languages=UNKNOWN_LANGUAGES,
-        target_languages=UNKNOWN_LANGUAGES,
-    )
+    return _started_by_padding(kind, control, folder)
 
 
-def _bart(folder: Folder, target: Path) -> Description:
+def _bart(folder: TokenizerFolder, target: Path) -> Description:
     """<s> x </s>, and often <s> forced."""
     before, after, control = as_processed(folder, target)
     return _of_one_language(before, after, control, folder, folder.prompt())
 
 
-def _encoder(folder: Folder, target: Path) -> Description:
-    """[CLS] x [SEP], or whatever the file says; no decoder."""
+def _encoder(folder: TokenizerFolder, target: Path) -> Description:
+    """[CLS] x [SEP], or other tokens from the file; no decoder."""
     before, after, control = as_processed(folder, target)
     return _of_one_language(before, after, control, folder, ())
 
 
-FAMILIES: Mapping[str, Callable[[Folder, Path], Description]] = {
+FAMILIES: Mapping[str, Callable[[TokenizerFolder, Path], Description]] = {
     "bart": _bart,
     "bert": _encoder,
     "m2m100": _m2m100,
@@ -225,14 +213,14 @@ FAMILIES: Mapping[str, Callable[[Folder, Path], Description]] = {
     "roberta": _encoder,
     "t5": _t5,
 }
-"""Every family that can be imported."""
+"""Every importable family."""
 
 
-# --- what they share
+# --- shared by families
 
 
 def _fairseq(
-    folder: Folder, target: Path, tag: re.Pattern[str], codes: Sequence[str]
+    folder: TokenizerFolder, target: Path, tag: re.Pattern[str], codes: Sequence[str]
 ) -> tuple[Kind, dict[str, int], dict[str, int]]:
     """A tokenizer with four control tokens first and languages last: its kind, its control tokens, its languages."""
     if folder.has(LIBRARY_FILE):
@@ -248,12 +236,16 @@ def _fairseq(
         special = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, "<mask>": first + len(tags)}
         control = copy_pieces(path, target, special | tags, shift=1)
     if not tags:
-        raise ValueError(f"{folder.path}: the tokenizer's files list no language")
+        raise ValueError(f"{folder.path}: the tokenizer's files list no languages")
     return kind, control, dict(sorted(tags.items(), key=lambda item: item[1]))
 
 
 def _of_one_language(
-    before: tuple[int, ...], after: tuple[int, ...], control: dict[str, int], folder: Folder, prompt: tuple[int, ...]
+    before: tuple[int, ...],
+    after: tuple[int, ...],
+    control: dict[str, int],
+    folder: TokenizerFolder,
+    prompt: tuple[int, ...],
 ) -> Description:
     unknown = control.get(str(folder.setting("unk_token", "<unk>")), control.get("[UNK]"))
     return Description(
@@ -268,20 +260,34 @@ def _of_one_language(
     )
 
 
+def _started_by_padding(kind: Kind, control: dict[str, int], folder: TokenizerFolder) -> Description:
+    """x </s>, with unknown languages; the decoder starts with padding unless the files say otherwise."""
+    return Description(
+        kind=kind,
+        before=(),
+        after=(id_of("</s>", control, folder),),
+        prompt=folder.prompt(id_of("<pad>", control, folder)),
+        control_ids=tuple(sorted(control.values())),
+        unknown_id=id_of("<unk>", control, folder),
+        source_languages=UNKNOWN_LANGUAGES,
+        target_languages=UNKNOWN_LANGUAGES,
+    )
+
+
 def _control(ids: Mapping[str, int], tags: Iterable[int]) -> tuple[int, ...]:
     return tuple(sorted({*(ids[name] for name in ("<s>", "</s>", "<pad>", "<unk>") if name in ids), *tags}))
 
 
 def _tagged(tags: Mapping[str, int], form: str = "{}", *, shortest: bool = True) -> tuple[Language, ...]:
-    """Languages that have a token, under the family's name for them and the token itself."""
+    """Languages with a token, whose names are the family's own name and the token itself."""
     codes = bcp47_codes(tags, shortest=shortest)
     return tuple(
         Language(code, tuple(dict.fromkeys((name, form.format(name)))), tags[name]) for name, code in codes.items()
     )
 
 
-def _forced(folder: Folder, languages: tuple[Language, ...]) -> tuple[Language, ...]:
-    """The one target that the checkpoint's own rules force, if they force one."""
+def _forced(folder: TokenizerFolder, languages: tuple[Language, ...]) -> tuple[Language, ...]:
+    """The target language that the checkpoint's own rules force; all languages if they force none."""
     forced = {folder.forced_id(), folder.given_start_id()}
     return tuple(language for language in languages if language.id in forced) or languages
 
@@ -296,13 +302,13 @@ def _instructions(tasks: Mapping[str, Any]) -> tuple[Instruction, ...]:
 
 
 def _languages_of_name(folder: str) -> tuple[str, str]:
-    """Source and target out of a name such as opus-mt-en-fr."""
+    """Source and target language from a name such as opus-mt-en-fr; "" for another name."""
     match = re.fullmatch(r"opus-mt-(?:.*-)?([A-Za-z_]+)-([A-Za-z_]+)", folder)
     return (match[1], match[2]) if match else ("", "")
 
 
 def _marian_languages(name: str) -> tuple[Language, ...]:
-    """Of a name such as en, pt_br or cat_oci_spa; unknown where it stands for a group, such as ROMANCE."""
+    """The languages in a name such as en, pt_br or cat_oci_spa; unknown for a group of languages, such as ROMANCE."""
     names = name.split("_") if re.fullmatch(r"[a-z]{2,3}(_[a-z]{3})+", name) else [name]
     if not all(re.fullmatch(r"[a-z]{2,3}(_[A-Za-z]{2,4})*", each) for each in names) or name in LANGUAGE_GROUPS:
         return UNKNOWN_LANGUAGES

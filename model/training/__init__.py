@@ -1,1 +1,1 @@
-"""From a file of sentence pairs to a native checkpoint."""
+"""Training of a native checkpoint on a file of sentence pairs."""

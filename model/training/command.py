@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -11,8 +11,7 @@ import click
 import torch
 from click.core import ParameterSource
 
-from dragoman.bundle.cpus import allowed_cpus
-from dragoman.bundle.processor import has_bfloat16
+from dragoman.bundle.cpus import allowed_cpus, has_bfloat16
 from dragoman.bundle.rules import DecodingRules
 from dragoman.bundle.tokenizers.native import MODEL_FILE, SentencePieceTokenizer
 from dragoman.model.checkpoint import TOKENIZER_FOLDER, load_checkpoint, load_weights, own_weights
@@ -50,21 +49,43 @@ PRESETS: dict[str, Callable[[int], TransformerConfig]] = {
     "base": TransformerConfig.base,
     "big": TransformerConfig.big,
 }
-"""Shapes by vocabulary: one to try things with, one that a few cores can train, and the paper's two."""
+"""Shapes by vocabulary: one for trials, one that a few cores can train, and the paper's two."""
+
+
+@dataclasses.dataclass(frozen=True)
+class NewModel:
+    """Options for a model that is trained from scratch."""
+
+    name: str
+    source_language: str
+    target_language: str
+    preset: str
+    vocabulary: int
+    max_tokens: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """The model at the start of a training run."""
+
+    config: CheckpointConfig
+    model: Transformer
+    tokenizer_folder: Path
+
 
 FIXED_BY_CHECKPOINT = ("name", "source_language", "target_language", "preset", "vocabulary", "max_tokens")
-"""Options that --from leaves no choice of."""
+"""Options that cannot be given with --from."""
 
 
 def domain_share(text: str) -> tuple[str, float]:
-    """DOMAIN=NUMBER on the command line."""
+    """Parse DOMAIN=NUMBER from the command line."""
     domain, _, number = text.partition("=")
     try:
         share = float(number)
     except ValueError:
         share = math.nan
     if not domain or not 0 <= share < math.inf:
-        raise click.BadParameter(f"{text!r} is not a domain, '=' and a number of at least 0")
+        raise click.BadParameter(f"must be DOMAIN=NUMBER with a number of at least 0, is {text!r}")
     return domain, share
 
 
@@ -72,32 +93,40 @@ def domain_share(text: str) -> tuple[str, float]:
 @click.argument("train_tsv", type=FILE)
 @click.argument("valid_tsv", type=FILE)
 @click.argument("out", type=FOLDER)
-@click.option("--work", type=FOLDER, help="Where the state to resume from is kept.  [default: OUT.training]")
-@click.option("--from", "from_checkpoint", type=FOLDER, help="Go on from this checkpoint's weights.")
-@click.option("--name", default="en-fr", show_default=True, help="What clients will call the model.")
+@click.option("--work", type=FOLDER, help="Folder for the state to resume from.  [default: OUT.training]")
+@click.option("--from", "from_checkpoint", type=FOLDER, help="Start from this checkpoint's weights.")
+@click.option("--name", default="en-fr", show_default=True, help="The model's name for clients.")
 @click.option("--source-language", default="en", show_default=True)
 @click.option("--target-language", default="fr", show_default=True)
 @click.option("--preset", type=click.Choice(list(PRESETS)), default="small", show_default=True)
 @click.option("--vocabulary", type=click.IntRange(300), default=8000, show_default=True, help="Joint subword pieces.")
 @click.option("--max-tokens", type=click.IntRange(8), default=256, show_default=True, help="Longest text, in tokens.")
-@click.option("--minutes", type=click.FloatRange(0, min_open=True), help="How long to train, pauses not counted.")
-@click.option("--steps", type=click.IntRange(1), help="How many updates to make.")
-@click.option("--token-budget", type=click.IntRange(64), default=3072, show_default=True, help="Target tokens a batch.")
+@click.option("--minutes", type=click.FloatRange(0, min_open=True), help="Training time, without interruptions.")
+@click.option("--steps", type=click.IntRange(1), help="Number of updates.")
+@click.option(
+    "--token-budget", type=click.IntRange(64), default=3072, show_default=True, help="Target tokens per batch."
+)
 @click.option("--peak-rate", type=click.FloatRange(0, min_open=True), default=1.5e-3, show_default=True)
 @click.option("--warmup-steps", type=click.IntRange(1), default=600, show_default=True)
-@click.option("--dropout", type=click.FloatRange(0, 1, max_open=True), help="Instead of the preset's.")
+@click.option("--dropout", type=click.FloatRange(0, 1, max_open=True), help="Overrides the preset's dropout.")
 @click.option(
     "--share",
     "shares",
     type=domain_share,
     multiple=True,
     metavar="DOMAIN=NUMBER",
-    help="How often a domain comes up in an epoch; once where not given.",
+    help="How often a domain occurs in an epoch.  [default: once]",
 )
-@click.option("--valid-pairs", type=click.IntRange(1), default=200, show_default=True, help="Of each domain.")
-@click.option("--valid-domain", "valid_domains", multiple=True, help="Validate on these only.")
+@click.option(
+    "--valid-pairs", type=click.IntRange(1), default=200, show_default=True, help="Validation pairs per domain."
+)
+@click.option("--valid-domain", "valid_domains", multiple=True, help="Validate on this domain only; repeatable.")
 @click.option("--validate-minutes", type=click.FloatRange(0, min_open=True), default=15.0, show_default=True)
-@click.option("--threads", type=click.IntRange(1), help="Cores to use.  [default: all that are allowed]")
+@click.option(
+    "--threads",
+    type=click.IntRange(1),
+    help="Number of threads.  [default: the CPUs that this process may use]",
+)
 @click.option("--seed", type=int, default=1, show_default=True)
 def train(
     train_tsv: Path,
@@ -126,40 +155,13 @@ def train(
 ) -> None:
     """Train a model on TRAIN_TSV and write a native checkpoint to OUT.
 
-    The files hold lines of domain, source and target, parted by tabs; .xz is unpacked. An interrupted run
-    goes on where it was when the same command is given again; until then its exit status is 1.
+    The files have lines of domain, source and target, separated by tabs; .xz is decompressed. If a run is interrupted,
+    its exit status is 1; the same command resumes it.
 
-    With --from, name, languages, vocabulary and shape are the checkpoint's and cannot be given; only --dropout can.
+    With --from, the checkpoint determines name, languages, vocabulary and shape; only --dropout can be changed.
     """
-    if minutes is None and steps is None:
-        raise click.UsageError("say how long to train: --minutes, --steps, or both")
-    if from_checkpoint is not None:
-        _refuse_given(FIXED_BY_CHECKPOINT, "--from takes it from the checkpoint")
-    torch.set_num_threads(threads or allowed_cpus())
-    torch.manual_seed(seed)
-    work = work or out.with_name(out.name + ".training")
-
-    with _plainly_told():
-        _check_writable(out.parent)
-        pairs, valid = read_pairs(train_tsv), read_pairs(valid_tsv)
-        _check_domains("--share", [domain for domain, _ in shares], pairs)
-        _check_domains("--valid-domain", valid_domains, valid)
-        if from_checkpoint is not None:
-            tokenizer_folder = from_checkpoint / TOKENIZER_FOLDER
-            config, model = _go_on_from(from_checkpoint, dropout)
-        else:
-            tokenizer_folder = work / TOKENIZER_FOLDER
-            tokenizer = _tokenizer(tokenizer_folder, pairs, vocabulary)
-            config = CheckpointConfig(
-                name,
-                "transformer",
-                (source_language,),
-                (target_language,),
-                _architecture(preset, vocabulary, max_tokens, dropout),
-                _rules(tokenizer, max_tokens),
-            )
-            model = Transformer(config.architecture)
-
+    _check_options(minutes, steps, from_checkpoint)
+    new = NewModel(name, source_language, target_language, preset, vocabulary, max_tokens)
     plan = TrainingPlan(
         schedule=Schedule(peak_rate, warmup_steps),
         max_steps=steps,
@@ -170,59 +172,94 @@ def train(
         seed=seed,
         bfloat16=has_bfloat16(),
     )
-    trainer = Trainer(model, config, tokenizer_folder, plan, out, work)
-    encoded = _encode(pairs, trainer.tokenizer, config.architecture.max_positions)
-    parameters = sum(p.numel() for p in model.parameters())
-    click.echo(f"{len(encoded):,} of {len(pairs):,} pairs are of fit length, {parameters:,} parameters", err=True)
-    with _plainly_told():
-        finished = trainer.run(encoded, _first_of_each_domain(valid, valid_pairs, valid_domains))
-    if not finished:
-        raise click.ClickException(f"stopped at {trainer.done():.1%}; give the same command again to go on")
+    threads = threads or allowed_cpus()
+    torch.set_num_threads(threads)
+    torch.manual_seed(seed)
+    work = work or out.with_name(out.name + ".training")
+    with _errors_on_one_line():
+        _check_writable(out.parent)
+        pairs = _read_pairs(train_tsv, "--share", plan.shares)
+        valid = _read_pairs(valid_tsv, "--valid-domain", valid_domains)
+        start = (
+            _from_scratch(new, dropout, work / TOKENIZER_FOLDER, pairs)
+            if from_checkpoint is None
+            else _from_checkpoint(from_checkpoint, dropout)
+        )
+        trainer = Trainer(start.model, start.config, start.tokenizer_folder, plan, out, work)
+        _run(trainer, pairs, _first_of_each_domain(valid, valid_pairs, valid_domains), threads)
     click.echo(f"wrote {out}", err=True)
 
 
 @contextmanager
-def _plainly_told() -> Iterator[None]:
-    """What is wrong with the user's files, or ends a run, comes as one line, not as a traceback."""
+def _errors_on_one_line() -> Iterator[None]:
+    """Show an error in the user's files, or one that ends a run, as one line without a traceback."""
     try:
         yield
     except (OSError, ValueError, TrainingError) as error:
         raise click.ClickException(str(error)) from error
 
 
+def _run(trainer: Trainer, pairs: list[Pair], valid: list[Pair], threads: int) -> None:
+    """Train to the end. Raises ClickException if a signal stopped the run."""
+    encoded = _encode(pairs, trainer.tokenizer, trainer.config.architecture.max_positions, threads)
+    parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
+    click.echo(f"{len(encoded):,} of {len(pairs):,} pairs have a suitable length, {parameters:,} parameters", err=True)
+    if not trainer.run(encoded, valid):
+        raise click.ClickException(f"stopped at {trainer.done():.1%}; the same command resumes the run")
+
+
 def _check_writable(folder: Path) -> None:
-    """Raise OSError now rather than after hours of training, where nothing can be written into `folder`."""
+    """Raise OSError now, instead of after hours of training, if `folder` is not writable."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder):
         pass
 
 
-def _refuse_given(names: Sequence[str], why: str) -> None:
+def _check_options(minutes: float | None, steps: int | None, from_checkpoint: Path | None) -> None:
+    """Raise UsageError for options that are missing, or that exclude each other."""
+    if minutes is None and steps is None:
+        raise click.UsageError("set the length of the training: --minutes, --steps, or both")
     context = click.get_current_context()
-    for name in names:
+    for name in FIXED_BY_CHECKPOINT if from_checkpoint else ():
         if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
-            raise click.UsageError(f"--{name.replace('_', '-')} cannot be given: {why}")
+            raise click.UsageError(f"--{name.replace('_', '-')} cannot be given: --from takes it from the checkpoint")
 
 
-def _check_domains(option: str, domains: Sequence[str], pairs: list[Pair]) -> None:
+def _read_pairs(path: Path, option: str, domains: Iterable[str]) -> list[Pair]:
+    """The pairs of a file. Raises UsageError for a domain in `option` that the file does not have."""
+    pairs = read_pairs(path)
     known = {pair.domain for pair in pairs}
     for domain in domains:
         if domain not in known:
             raise click.UsageError(f"{option} {domain}: the file's domains are {', '.join(sorted(known))}")
+    return pairs
 
 
-def _go_on_from(folder: Path, dropout: float | None) -> tuple[CheckpointConfig, Transformer]:
+def _from_checkpoint(folder: Path, dropout: float | None) -> Start:
     before = load_checkpoint(folder)
     if dropout is None:
-        return before.config, before.model
+        return Start(before.config, before.model, folder / TOKENIZER_FOLDER)
     architecture = dataclasses.replace(before.config.architecture, dropout=dropout)
     model = Transformer(architecture)
     load_weights(model, own_weights(before.model), where=str(folder))
-    return dataclasses.replace(before.config, architecture=architecture), model
+    return Start(dataclasses.replace(before.config, architecture=architecture), model, folder / TOKENIZER_FOLDER)
+
+
+def _from_scratch(new: NewModel, dropout: float | None, tokenizer_folder: Path, pairs: list[Pair]) -> Start:
+    tokenizer = _tokenizer(tokenizer_folder, pairs, new.vocabulary)
+    config = CheckpointConfig(
+        new.name,
+        "transformer",
+        (new.source_language,),
+        (new.target_language,),
+        _architecture(new, dropout),
+        _rules(tokenizer, new.max_tokens),
+    )
+    return Start(config, Transformer(config.architecture), tokenizer_folder)
 
 
 def _tokenizer(folder: Path, pairs: list[Pair], vocabulary: int) -> SentencePieceTokenizer:
-    """The run's own tokenizer: learned when the run begins, read when it goes on."""
+    """The run's own tokenizer, learned by a new run and read by a resumed one."""
     if not (folder / MODEL_FILE).is_file():
         click.echo(f"learning {vocabulary} subword pieces", err=True)
         train_tokenizer((text for pair in pairs for text in (pair.source, pair.target)), folder, vocabulary)
@@ -230,13 +267,13 @@ def _tokenizer(folder: Path, pairs: list[Pair], vocabulary: int) -> SentencePiec
     if tokenizer.vocabulary != vocabulary:
         raise ValueError(
             f"{folder} was learned with another --vocabulary (was {tokenizer.vocabulary}, is {vocabulary}); "
-            "give the same settings to go on, or another --work to begin anew"
+            "use the same settings to resume, or another --work to start over"
         )
     return tokenizer
 
 
-def _architecture(preset: str, vocabulary: int, max_tokens: int, dropout: float | None) -> TransformerConfig:
-    config = dataclasses.replace(PRESETS[preset](vocabulary), max_positions=max_tokens)
+def _architecture(new: NewModel, dropout: float | None) -> TransformerConfig:
+    config = dataclasses.replace(PRESETS[new.preset](new.vocabulary), max_positions=new.max_tokens)
     return config if dropout is None else dataclasses.replace(config, dropout=dropout)
 
 
@@ -251,16 +288,16 @@ def _rules(tokenizer: SentencePieceTokenizer, max_tokens: int) -> DecodingRules:
     )
 
 
-def _encode(pairs: list[Pair], tokenizer: SentencePieceTokenizer, longest: int) -> list[EncodedPair]:
-    sources = tokenizer.encode_all([pair.source for pair in pairs])
-    targets = tokenizer.encode_all([pair.target for pair in pairs])
+def _encode(pairs: list[Pair], tokenizer: SentencePieceTokenizer, max_tokens: int, threads: int) -> list[EncodedPair]:
+    sources = tokenizer.encode_all([pair.source for pair in pairs], threads=threads)
+    targets = tokenizer.encode_all([pair.target for pair in pairs], threads=threads)
     rows = zip(pairs, sources, targets, strict=True)
-    return keep_trainable((EncodedPair(pair.domain, source, target) for pair, source, target in rows), longest)
+    return keep_trainable((EncodedPair(pair.domain, source, target) for pair, source, target in rows), max_tokens)
 
 
-def _first_of_each_domain(pairs: list[Pair], most: int, domains: Sequence[str]) -> list[Pair]:
+def _first_of_each_domain(pairs: list[Pair], count: int, domains: Sequence[str]) -> list[Pair]:
     chosen: dict[str, list[Pair]] = {domain: [] for domain in domains or sorted({pair.domain for pair in pairs})}
     for pair in pairs:
-        if pair.domain in chosen and len(chosen[pair.domain]) < most:
+        if pair.domain in chosen and len(chosen[pair.domain]) < count:
             chosen[pair.domain].append(pair)
     return [pair for rows in chosen.values() for pair in rows]

@@ -1,4 +1,4 @@
-"""Sentence pairs: reading them from TSV, choosing them for an epoch, and cutting an epoch into batches."""
+"""Sentence pairs: reading them from TSV, sampling an epoch, and splitting it into batches."""
 
 import lzma
 import random
@@ -19,7 +19,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class EncodedPair:
-    """A pair as token ids, both sides with their end token."""
+    """A pair as token ids, each side with its end token."""
 
     domain: str
     source: Sequence[int]
@@ -30,17 +30,17 @@ Batch = list[EncodedPair]
 
 
 def read_pairs(path: Path) -> list[Pair]:
-    """Read UTF-8 lines of domain, source and target, parted by tabs; a name ending in .xz is unpacked.
+    """Read UTF-8 lines of domain, source and target, separated by tabs; a file ending in .xz is decompressed.
 
-    Raises ValueError with file, line number and what is wrong with the first bad line.
+    Raises ValueError with the file, the line number and the fault of the first bad line.
     """
     try:
         with _open(path) as lines:
             pairs = [_parse(line, f"{path}:{number}") for number, line in enumerate(lines, start=1)]
     except (lzma.LZMAError, EOFError) as error:
-        raise ValueError(f"{path}: not a whole .xz file: {error}") from error
+        raise ValueError(f"{path}: not a complete .xz file: {error}") from error
     if not pairs:
-        raise ValueError(f"{path}: holds no sentence pair")
+        raise ValueError(f"{path}: contains no sentence pairs")
     return pairs
 
 
@@ -54,19 +54,19 @@ def _parse(line: bytes, where: str) -> Pair:
     except UnicodeDecodeError as error:
         raise ValueError(f"{where}: not UTF-8: {error.reason} at byte {error.start}") from error
     if len(columns) != 3:
-        raise ValueError(f"{where}: must have 3 columns (domain, source, target) parted by tabs, has {len(columns)}")
+        raise ValueError(f"{where}: must have 3 columns (domain, source, target) separated by tabs, has {len(columns)}")
     for name, value in zip(("domain", "source", "target"), columns, strict=True):
         if not value.strip():
             raise ValueError(f"{where}: the {name} is blank")
     return Pair(*columns)
 
 
-def keep_trainable(pairs: Iterable[EncodedPair], longest: int) -> list[EncodedPair]:
-    """Drop pairs that are longer than `longest` tokens on a side, or four times longer on one than the other."""
+def keep_trainable(pairs: Iterable[EncodedPair], max_tokens: int) -> list[EncodedPair]:
+    """Drop pairs with more than `max_tokens` on a side, or with one side more than about four times the other."""
     return [
         pair
         for pair in pairs
-        if max(len(pair.source), len(pair.target)) <= longest
+        if max(len(pair.source), len(pair.target)) <= max_tokens
         and len(pair.source) <= 4 * len(pair.target) + 8
         and len(pair.target) <= 4 * len(pair.source) + 8
     ]
@@ -75,15 +75,15 @@ def keep_trainable(pairs: Iterable[EncodedPair], longest: int) -> list[EncodedPa
 def epoch_batches(
     pairs: Sequence[EncodedPair], shares: Mapping[str, float], token_budget: int, seed: int, epoch: int
 ) -> list[Batch]:
-    """The batches of one epoch, always the same for the same arguments, so that training can resume in one.
+    """The batches of one epoch, deterministic in the arguments, so that training can resume within an epoch.
 
-    A domain with share 2.5 comes up two or three times, one with 0.5 every other time; 1 where not named.
-    No batch of more than one pair holds more than `token_budget` padded target (or source) tokens. Each is of
-    like lengths.
+    A pair of a domain with share 2.5 occurs two or three times, one with share 0.5 in every other epoch; the default
+    share is 1. A batch has pairs of similar length, and at most `token_budget` padded tokens on either side, unless it
+    is a single pair.
     """
     rng = random.Random(f"{seed}/{epoch}")
     chosen = [pair for pair in pairs for _ in range(_times(shares.get(pair.domain, 1.0), rng))]
-    # The random part keeps an epoch's neighbours from being the same in each epoch.
+    # The random part gives each pair other batch-mates in each epoch.
     chosen.sort(key=lambda pair: (len(pair.target) + rng.random() * 2, len(pair.source)))
     batches = list(_cut(chosen, token_budget))
     rng.shuffle(batches)

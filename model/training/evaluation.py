@@ -1,4 +1,4 @@
-"""How well a model translates: greedy output against references, domain by domain."""
+"""Translation quality: greedy output against references, by domain."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class Score:
 
 
 def translate_all(model: Transformer, tokenizer: Tokenizer, rules: DecodingRules, texts: Sequence[str]) -> list[str]:
-    """Greedy translations, in the order of `texts`; decoded in batches of like length."""
+    """Greedy translations in the order of `texts`, decoded in batches of similar length."""
     sources = [tokenizer.encode(text) for text in texts]
     order = sorted(range(len(texts)), key=lambda i: len(sources[i]))
     translations = [""] * len(texts)
@@ -40,12 +40,12 @@ def translate_all(model: Transformer, tokenizer: Tokenizer, rules: DecodingRules
 
 
 def evaluate(model: Transformer, tokenizer: Tokenizer, rules: DecodingRules, pairs: Sequence[Pair]) -> list[Score]:
-    """Score the model on `pairs`, a row for each domain in the order of their names."""
+    """Score the model on `pairs`, with one row per domain, sorted by name."""
     return score(pairs, translate_all(model, tokenizer, rules, [pair.source for pair in pairs]))
 
 
 def score(pairs: Sequence[Pair], translations: Sequence[str]) -> list[Score]:
-    """Hold translations against the pairs' targets, a row for each domain in the order of their names."""
+    """Score translations against the pairs' targets, with one row per domain, sorted by name."""
     scores = []
     for domain in sorted({pair.domain for pair in pairs}):
         rows = [i for i, pair in enumerate(pairs) if pair.domain == domain]

@@ -1,4 +1,4 @@
-"""The learning rate over a run."""
+"""The learning rate schedule."""
 
 import math
 from dataclasses import dataclass
@@ -6,19 +6,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Schedule:
-    """Linear warm-up to a peak, then half a cosine down to a small part of it."""
+    """Linear warm-up to a peak, then cosine decay to a small fraction of it."""
 
     peak: float
     """The highest learning rate."""
 
     warmup_steps: int
-    """Steps from nothing to the peak."""
+    """Steps from zero to the peak."""
 
     floor: float = 0.005
-    """What is left at the end, as a part of the peak."""
+    """The final rate, as a fraction of the peak."""
 
     def rate(self, step: int, progress: float) -> float:
-        """The rate of step `step` (from 0), where `progress` in [0, 1] is the part of the run that is done."""
+        """The rate of step `step` (from 0); `progress` in [0, 1] is the completed fraction of the run."""
         warm = min(1.0, (step + 1) / self.warmup_steps)
         cosine = 0.5 * (1.0 + math.cos(math.pi * min(1.0, progress)))
         return self.peak * warm * (self.floor + (1.0 - self.floor) * cosine)

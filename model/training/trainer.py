@@ -1,4 +1,4 @@
-"""The training loop: steps, validation, averaging, and going on after an interruption."""
+"""The training loop: steps, validation, weight averaging, and resumption after an interruption."""
 
 import json
 import signal
@@ -30,51 +30,51 @@ LOG_FILE = "log.jsonl"
 
 
 class TrainingError(Exception):
-    """A run that cannot begin or go on; the message tells its user why."""
+    """A run that cannot start or continue; the message gives the reason."""
 
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """Everything that shapes a run, apart from model and data. A run resumes only under the plan it began with."""
+    """All settings of a run, apart from model and data. A run resumes only under the plan of its start."""
 
     schedule: Schedule
     max_steps: int | None
-    """Updates in all; the run ends with whichever of the two limits comes first."""
+    """Total number of updates; the run ends at the first of the two limits."""
     max_minutes: float | None
-    """Minutes of training in all, interruptions not counted."""
+    """Total minutes of training, without interruptions."""
     token_budget: int = 3072
-    """Most padded target tokens a batch."""
+    """Largest number of padded target tokens per batch."""
     label_smoothing: float = 0.1
     clip_norm: float = 1.0
-    """Gradients longer than this are shortened to it."""
+    """Gradients with a larger norm are scaled down to it."""
     shares: Mapping[str, float] = field(default_factory=dict)
-    """How often each domain comes up in an epoch; 1 where not named."""
+    """How often each domain occurs in an epoch. Default: 1."""
     average_part: float = 0.08
-    """The weights written at the end are the mean over this last part of the run."""
+    """The final weights are the mean over this last fraction of the run."""
     average_every: int = 25
-    """Steps between two weights that enter the mean."""
+    """Steps between two samples of the weights for the mean."""
     validate_minutes: float = 15.0
     save_minutes: float = 5.0
     seed: int = 1
     bfloat16: bool = True
-    """Forward and backward in bfloat16 where PyTorch's autocast says it is safe; weights stay float32."""
+    """Forward and backward in bfloat16 for the operations that PyTorch's autocast allows; weights stay float32."""
 
 
 @dataclass
 class Progress:
-    """Where a run stands."""
+    """The progress of a run."""
 
     step: int = 0
     epoch: int = 0
     batch: int = 0
-    """Batches of this epoch that are done."""
+    """Completed batches of this epoch."""
     seconds: float = 0.0
     averaged: int = 0
-    """Weights in the mean so far."""
+    """Samples of the weights in the mean so far."""
 
 
 class Trainer:
-    """Trains one model and keeps what is needed to go on in `work`; the checkpoint goes to `out`."""
+    """Trains one model. The state to resume from is kept in `work`; the checkpoint goes to `out`."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Trainer:
         work: Path,
     ) -> None:
         if plan.max_steps is None and plan.max_minutes is None:
-            raise ValueError("a plan needs max_steps or max_minutes, has neither")
+            raise ValueError("the plan must have max_steps or max_minutes, has neither")
         self.model = model
         self.config = config
         self.tokenizer_folder = tokenizer_folder
@@ -102,14 +102,14 @@ class Trainer:
     # --- the run
 
     def run(self, pairs: Sequence[EncodedPair], valid: Sequence[Pair]) -> bool:
-        """Train until the plan is fulfilled, and write the checkpoint. False if a signal stopped it first.
+        """Train until the plan is complete, and write the checkpoint. Returns False if a signal stopped the run.
 
-        On SIGINT or SIGTERM the state is saved after the step in hand; the next run takes it up there. A run that
-        was fulfilled before only writes its checkpoint again. Raises TrainingError if there is nothing to train on,
-        if `work` has the state of a run with other settings, or if the loss or a gradient is not finite.
+        On SIGINT or SIGTERM the state is saved after the current step, and the next run resumes from it. A run that is
+        already complete only writes its checkpoint again. Raises TrainingError if there is nothing to train on, if
+        `work` has the state of a run with other settings, or if the loss or a gradient is not finite.
         """
         if not any(self.plan.shares.get(pair.domain, 1.0) > 0 for pair in pairs):
-            raise TrainingError("no pair is left to train on: each is too long or too uneven, or its share is 0")
+            raise TrainingError("no pairs left to train on: each is too long or too uneven, or has share 0")
         self.work.mkdir(parents=True, exist_ok=True)
         settings = self._settings(pairs)
         self._resume(settings)
@@ -123,7 +123,7 @@ class Trainer:
                 self._show(bar, loss, tokens / (now - started))
                 self._average()
                 validating = now - last_validation > self.plan.validate_minutes * 60
-                # Saved before validation too: that takes minutes, in which whoever stops the run may lose patience.
+                # Validation takes minutes, in which the user may kill the run: save before it.
                 if self._stopping or validating or now - last_save > self.plan.save_minutes * 60:
                     self._save(settings)
                     last_save = time.monotonic()
@@ -138,7 +138,7 @@ class Trainer:
         return True
 
     def done(self) -> float:
-        """The part of the run that is behind us, from 0 to 1."""
+        """The completed fraction of the run, from 0 to 1."""
         by_steps = self.progress.step / self.plan.max_steps if self.plan.max_steps else 0.0
         by_time = self.progress.seconds / (self.plan.max_minutes * 60) if self.plan.max_minutes else 0.0
         return min(1.0, max(by_steps, by_time))
@@ -154,7 +154,7 @@ class Trainer:
             progress.epoch, progress.batch = progress.epoch + 1, 0
 
     def _step(self, batch: Batch) -> tuple[float, int]:
-        """One update. Gives the loss in nats a token, and how many target tokens there were."""
+        """One update. Returns the loss in nats per token, and the number of target tokens."""
         pad_id = self.config.decoding.pad_id
         source, source_lengths = pad([pair.source for pair in batch], pad_id)
         labels, target_lengths = pad([pair.target for pair in batch], pad_id)
@@ -177,7 +177,7 @@ class Trainer:
         for name, value in (("loss", loss), ("gradient", gradient)):
             if not torch.isfinite(value):
                 raise TrainingError(
-                    f"the {name} is {value.item()} at step {self.progress.step}; begin anew with a lower peak rate"
+                    f"the {name} is {value.item()} at step {self.progress.step}; start over with a lower peak rate"
                 )
         self.optimizer.step()
         self.progress.step += 1
@@ -206,7 +206,7 @@ class Trainer:
             tqdm.write(f"  {score.domain:<10} BLEU {score.bleu:5.1f}  chrF {score.chrf:5.1f}  ({score.pairs} pairs)")
         self._log(scores=[asdict(score) for score in scores])
 
-    # --- what the user sees
+    # --- progress on the terminal and in the log
 
     def _bar(self) -> "tqdm[Any]":
         return tqdm(
@@ -233,7 +233,7 @@ class Trainer:
     # --- interruption and resumption
 
     def _settings(self, pairs: Sequence[EncodedPair]) -> dict[str, dict[str, Any]]:
-        """What must not change between a run and its resumption."""
+        """Settings that must not change between a run and its resumption."""
         return {
             "plan": asdict(self.plan),
             "architecture": asdict(self.config.architecture),
@@ -241,7 +241,7 @@ class Trainer:
         }
 
     def _save(self, settings: Mapping[str, Mapping[str, Any]]) -> None:
-        aside = self.work / (STATE_FILE + ".partial")
+        partial = self.work / (STATE_FILE + ".partial")
         state = {
             **settings,
             "progress": asdict(self.progress),
@@ -250,8 +250,8 @@ class Trainer:
             "optimizer": self.optimizer.state_dict(),
             "random": torch.get_rng_state(),
         }
-        torch.save(state, aside)
-        aside.replace(self.work / STATE_FILE)
+        torch.save(state, partial)
+        partial.replace(self.work / STATE_FILE)
 
     def _resume(self, settings: Mapping[str, Mapping[str, Any]]) -> None:
         path = self.work / STATE_FILE
@@ -262,14 +262,14 @@ class Trainer:
         changed = [
             f"{name} (was {state[group].get(name)}, is {value})"
             for group, values in settings.items()
-            if group in state  # states of older versions have fewer groups
+            if group in state  # an older version saved fewer groups
             for name, value in values.items()
             if state[group].get(name) != value
         ]
         if changed:
             raise TrainingError(
-                f"{path} was begun with another {', '.join(changed)}; "
-                "give the same settings to go on, or another --work to begin anew"
+                f"{path} has another {', '.join(changed)}; "
+                "use the same settings to resume, or another --work to start over"
             )
         load_weights(self.model, state["model"], where=str(path))
         self.mean = state["mean"]
@@ -278,9 +278,9 @@ class Trainer:
         torch.set_rng_state(state["random"])
         step = self.progress.step
         if self.done() >= 1.0:
-            print(f"this run was finished at step {step}; give another --work to train on", file=sys.stderr)
+            print(f"this run is complete at step {step}; use another --work for more training", file=sys.stderr)
         else:
-            print(f"going on from step {step} ({self.done():.1%} done)", file=sys.stderr)
+            print(f"resuming from step {step} ({self.done():.1%} done)", file=sys.stderr)
 
     @contextmanager
     def _stop_on_signal(self) -> Iterator[None]:

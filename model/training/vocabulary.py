@@ -13,9 +13,10 @@ def train_tokenizer(lines: Iterable[str], folder: Path, pieces: int) -> None:
     """Learn `pieces` unigram pieces with byte fallback from `lines`, and write the model into `folder`.
 
     Ids 0 to 3 are padding, start, end and unknown; with byte fallback the last never occurs. Raises ValueError
-    if the lines have no such number of pieces in them.
+    if the lines do not yield that many pieces.
     """
-    # Not written by SentencePiece itself, which would put the path of the file into the file.
+    # SentencePiece itself would write the path of the file into the file. Its default of 16 threads stays, whatever the
+    # machine: the scores of the pieces depend on their number.
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -36,8 +37,8 @@ def train_tokenizer(lines: Iterable[str], folder: Path, pieces: int) -> None:
         )
     except RuntimeError as error:
         reason = str(error).rpartition("] ")[2]
-        raise ValueError(f"the corpus cannot be cut into {pieces} pieces: {reason}") from error
+        raise ValueError(f"the corpus cannot be split into {pieces} pieces: {reason}") from error
     folder.mkdir(parents=True, exist_ok=True)
-    aside = folder / (MODEL_FILE + ".partial")
-    aside.write_bytes(model.getvalue())
-    aside.replace(folder / MODEL_FILE)
+    partial = folder / (MODEL_FILE + ".partial")
+    partial.write_bytes(model.getvalue())
+    partial.replace(folder / MODEL_FILE)

@@ -1,4 +1,4 @@
-"""`dragoman`: one command, with a file here for each of the service's own subcommands."""
+"""The `dragoman` command, with one file for each subcommand of the service."""
 
 from dragoman.service.cli.group import main
 

@@ -1,4 +1,4 @@
-"""`python -m dragoman.service.cli`, for where the command itself is not installed."""
+"""`python -m dragoman.service.cli`, for environments without the installed command."""
 
 from dragoman.service.cli.group import main
 

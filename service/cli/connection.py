@@ -1,4 +1,4 @@
-"""What all subcommands that call a server share."""
+"""Options and errors shared by the subcommands that call a server."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -8,23 +8,30 @@ from typing import Any
 
 import click
 
-from dragoman.client import Client, ClientError, Retries, Tls, UnavailableError
-from dragoman.client.client import DEFAULT_ADDRESS, DEFAULT_TIMEOUT_SECONDS
+from dragoman.client import (
+    DEFAULT_ADDRESS,
+    DEFAULT_TIMEOUT_SECONDS,
+    Client,
+    ClientError,
+    Retries,
+    Tls,
+    UnavailableError,
+)
 
 TOKEN_VARIABLE = "DRAGOMAN_TOKEN"
-"""Environment variable of the caller's token; as an argument everybody on the machine would see it."""
+"""Environment variable of the token. There is no such option: command lines are visible to all users of a machine."""
 
 SECURITY = "dragoman.security"
-"""Where the context of a command keeps the values of its security options."""
+"""Key of the security options in the context of a command."""
 
 RETRIES = Retries(seconds=3)
-"""Whoever sits before the command waits no longer to hear that there is no server."""
+"""Shorter than the default: a person at a terminal should soon learn that there is no server."""
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 def connection_options(command: Callable[..., None]) -> Callable[..., None]:
-    """--address and --timeout-seconds; and those of TLS and token, which `connected` finds by itself."""
+    """Add --address, --timeout-seconds, and the options of TLS and token, whose values `connected` finds by itself."""
     address = click.option(
         "--address",
         default=DEFAULT_ADDRESS,
@@ -32,7 +39,7 @@ def connection_options(command: Callable[..., None]) -> Callable[..., None]:
         show_envvar=True,
         show_default=True,
         metavar="HOST:PORT",
-        help="Where the server listens.",
+        help="Address of the server.",
     )
     timeout = click.option(
         "--timeout-seconds",
@@ -41,7 +48,7 @@ def connection_options(command: Callable[..., None]) -> Callable[..., None]:
         envvar="DRAGOMAN_TIMEOUT_SECONDS",
         show_envvar=True,
         show_default=True,
-        help="How long one call may take.",
+        help="Time limit of one call.",
     )
     return address(timeout(_security_options(command)))
 
@@ -49,14 +56,16 @@ def connection_options(command: Callable[..., None]) -> Callable[..., None]:
 def _security_options(command: Callable[..., None]) -> Callable[..., None]:
     for option in reversed(
         (
-            _kept("--tls", is_flag=True, help="Call over TLS; any of the next four does so too."),
+            _kept("--tls", is_flag=True, help="Connect with TLS; implied by each of the next four options."),
             _kept(
-                "--ca", type=FILE, help="PEM file of who may have signed the server's certificate, if not the usual."
+                "--ca",
+                type=FILE,
+                help="PEM file of the authorities that may sign the server's certificate. Default: those of gRPC.",
             ),
-            _kept("--client-certificate", type=FILE, help="PEM file of our certificate, if the server wants one."),
-            _kept("--client-key", type=FILE, help="PEM file of that certificate's key."),
-            _kept("--server-name", default="", help="Name in the server's certificate, if not that of --address."),
-            _kept("--token-file", type=FILE, help=f"File that holds our token; it may also stand in {TOKEN_VARIABLE}."),
+            _kept("--client-certificate", type=FILE, help="PEM file of the client certificate, for mutual TLS."),
+            _kept("--client-key", type=FILE, help="PEM file of the client certificate's private key."),
+            _kept("--server-name", default="", help="Name in the server's certificate, if it differs from --address."),
+            _kept("--token-file", type=FILE, help=f"File of the bearer token. Default: the token in {TOKEN_VARIABLE}."),
         )
     ):
         command = option(command)
@@ -85,18 +94,24 @@ def _kept(
 
 
 def source_options(command: Callable[..., None]) -> Callable[..., None]:
-    """--from, --model and --truncate."""
+    """Add --from, --model and --truncate."""
     source = click.option(
-        "--from", "source", default="", metavar="LANGUAGE", help="Language of the texts; needed if there are several."
+        "--from",
+        "source",
+        default="",
+        metavar="LANGUAGE",
+        help="Source language; required if the model has several.",
     )
-    model = click.option("--model", default="", metavar="NAME", help="Which model; needed if there are several.")
-    truncate = click.option("--truncate", is_flag=True, help="Cut texts that are too long, and say so.")
+    model = click.option(
+        "--model", default="", metavar="NAME", help="Name of the model; required if several have the languages."
+    )
+    truncate = click.option("--truncate", is_flag=True, help="Truncate texts that are too long, and report them.")
     return source(model(truncate(command)))
 
 
 @contextmanager
 def connected(address: str, timeout_seconds: float) -> Iterator[Client]:
-    """A client; what it raises inside becomes an error of the command line."""
+    """A client of the server at `address`. Raises ClickException for its errors, and for unusable files."""
     kept: dict[str, Any] = click.get_current_context().meta[SECURITY]
     try:
         tls, token = _tls(kept), _token(kept["token_file"])
@@ -123,7 +138,7 @@ def _token(file: Path | None) -> str:
 
 @contextmanager
 def reported(address: str) -> Iterator[None]:
-    """Errors of the client at `address` become errors of the command line."""
+    """Raises ClickException for errors of the client that calls `address`."""
     try:
         yield
     except UnavailableError as error:
@@ -134,7 +149,7 @@ def reported(address: str) -> Iterator[None]:
 
 
 def utf8_arguments(texts: Sequence[str]) -> Sequence[str]:
-    """Texts of the command line as they are. Raises UsageError for one that is not UTF-8."""
+    """The texts of the command line, unchanged. Raises UsageError for one that is not UTF-8."""
     for number, text in enumerate(texts, start=1):
         try:
             text.encode()

@@ -1,13 +1,12 @@
-"""`dragoman embed`: one JSON object a text."""
+"""`dragoman embed`: one JSON object per text."""
 
 import json
 import sys
 from collections.abc import Sequence
-from functools import partial
 
 import click
 
-from dragoman.client import Client, Embedding, Pooling
+from dragoman.client import Embedding, Pooling
 from dragoman.service.cli.connection import connected, connection_options, source_options, utf8_arguments
 from dragoman.service.cli.text_lines import answer_lines, read_lines
 
@@ -17,13 +16,13 @@ from dragoman.service.cli.text_lines import answer_lines, read_lines
 @click.option(
     "--pooling",
     type=click.Choice([pooling.value for pooling in Pooling]),
-    help="How the states of a text's tokens become its vector; none: one vector a token.  [default: as the model's "
-    "checkpoint says, else mean]",
+    help="How to combine the states of a text's tokens into its vector; none: one vector per token.  [default: the "
+    "checkpoint's own, otherwise mean]",
 )
 @click.option(
     "--normalize/--no-normalize",
     default=None,
-    help="Scale each vector to length 1.  [default: as the model's checkpoint says, else normalize]",
+    help="Scale each vector to length 1.  [default: the checkpoint's own, otherwise normalize]",
 )
 @source_options
 @connection_options
@@ -37,24 +36,32 @@ def embed(
     address: str,
     timeout_seconds: float,
 ) -> None:
-    """Turn each TEXT into a vector; without one, each line of standard input.
+    """Turn each TEXT into a vector or, without TEXT, each line of standard input.
 
-    One JSON object comes out for each text, in their order: "embedding", "source_tokens" and "source_truncated"; with
-    --pooling none, "tokens" in place of "embedding", each with its "id", its "embedding" and the bytes of the text
-    that it stands for, from "start_byte" up to "end_byte".
+    Prints one JSON object per text, in order, with "embedding", "source_tokens" and "source_truncated".
+
+    With --pooling none, "tokens" replaces "embedding". Each token has its "id", its "embedding" and its bytes in the
+    text, from "start_byte" up to but not including "end_byte".
     """
+    chosen = Pooling(pooling) if pooling else None
     with connected(address, timeout_seconds) as client:
-        ask = partial(_ask, client, source, model, Pooling(pooling) if pooling else None, normalize, truncate)
+
+        def embeddings(batch: Sequence[str]) -> tuple[Embedding, ...]:
+            result = client.embed(
+                batch, source=source, model=model, pooling=chosen, normalize=normalize, truncate=truncate
+            )
+            return result.embeddings
+
         if texts:
-            for embedding in ask(utf8_arguments(texts)):
+            for embedding in embeddings(utf8_arguments(texts)):
                 click.echo(to_json(embedding))
         else:
-            for _, embedding in answer_lines(read_lines(sys.stdin.buffer), 1, ask):
+            for _, embedding in answer_lines(read_lines(sys.stdin.buffer), 1, embeddings):
                 click.echo(to_json(embedding))
 
 
 def to_json(embedding: Embedding) -> str:
-    """One line of JSON. Numbers are as short as brings their 32 bits back."""
+    """One line of JSON. Each number has the fewest digits that restore its 32 bits."""
     values = [float(str(number)) for number in embedding.values.ravel()]
     counts = {"source_tokens": embedding.source_tokens, "source_truncated": embedding.source_truncated}
     if not embedding.tokens:
@@ -70,16 +77,3 @@ def to_json(embedding: Embedding) -> str:
         for row, token in enumerate(embedding.tokens)
     ]
     return json.dumps({"tokens": tokens, **counts})
-
-
-def _ask(
-    client: Client,
-    source: str,
-    model: str,
-    pooling: Pooling | None,
-    normalize: bool | None,
-    truncate: bool,
-    texts: Sequence[str],
-) -> tuple[Embedding, ...]:
-    result = client.embed(texts, source=source, model=model, pooling=pooling, normalize=normalize, truncate=truncate)
-    return result.embeddings

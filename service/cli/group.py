@@ -1,7 +1,7 @@
-"""The command itself: finds its subcommands only when they are called for, and reports every error in one line.
+"""The `dragoman` command group: imports a subcommand only when it runs, and reports each error in one line.
 
-Other parts bring their subcommands through the entry points of the group `dragoman.commands`. One whose part is not
-installed is still listed, and says what to install.
+Other packages add subcommands through the entry point group `dragoman.commands`. A subcommand whose dependencies are
+missing is still listed, and names the extra to install.
 """
 
 import sys
@@ -17,38 +17,38 @@ from dragoman.service.system.process import own_version
 ENTRY_POINTS = "dragoman.commands"
 
 OWN = ("bench", "embed", "info", "serve", "translate", "verify")
-"""Each is a function in the module of its name."""
+"""Subcommands of the service: each is a function in the module of the same name."""
 
 SUMMARIES = {
-    "bench": "Measure how fast a bundle runs on this machine.",
+    "bench": "Measure the throughput of a bundle on this machine.",
     "embed": "Turn texts into vectors.",
     "export": "Export CHECKPOINT to BUNDLE, and prove the export.",
-    "info": "Tell what a server has loaded.",
+    "info": "Show the models, limits and memory of a server.",
     "serve": "Serve bundles over gRPC until SIGTERM or SIGINT.",
     "train": "Train a model.",
     "translate": "Translate texts.",
     "verify": "Replay a bundle's golden answers on this machine.",
 }
-"""What `--help` says of each, so that it need not import them: torch alone takes seconds."""
+"""Summaries for `--help`, which must not import the subcommands: torch alone takes seconds."""
 
 
 class Commands(click.Group):
-    """Subcommands by name, imported when they are called."""
+    """Subcommands by name, imported on use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """All names, whether or not what they need is installed."""
-        return sorted({*OWN, *_brought()})
+        """All names, including subcommands with missing dependencies."""
+        return sorted({*OWN, *_added()})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command, or one that says what to install; None if there is no such name."""
+        """The command, or a stand-in that names the extra to install; None for an unknown name."""
         if cmd_name in OWN:
             command: click.Command = getattr(import_module(f"dragoman.service.cli.{cmd_name}"), cmd_name)
             return command
-        entry = _brought().get(cmd_name)
+        entry = _added().get(cmd_name)
         return None if entry is None else _load(entry)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list of `--help`."""
+        """Write the list of `--help`."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, self._summary(ctx, name)) for name in self.list_commands(ctx)])
 
@@ -60,7 +60,7 @@ class Commands(click.Group):
         standalone_mode: bool = True,
         **extra: Any,
     ) -> Any:
-        """Run, and leave with a status; an error is one line on stderr."""
+        """Run, and exit with a status; an error is one line on stderr."""
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, False, **extra)
         try:
@@ -89,7 +89,7 @@ def main() -> None:
     """Exports trained encoder-decoder Transformers to ONNX, proves the export, and serves them over gRPC."""
 
 
-def _brought() -> dict[str, EntryPoint]:
+def _added() -> dict[str, EntryPoint]:
     return {entry.name: entry for entry in entry_points(group=ENTRY_POINTS)}
 
 
@@ -104,7 +104,7 @@ def _load(entry: EntryPoint) -> click.Command:
 
 
 class _Missing(click.Command):
-    """Stands for a command whose part is not installed."""
+    """Stand-in for a command with a missing dependency."""
 
     def __init__(self, name: str, module: str) -> None:
         super().__init__(

@@ -1,9 +1,11 @@
-"""A table for people."""
+"""Plain-text tables."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 
-def two_columns(rows: Sequence[tuple[str, str]]) -> str:
-    """One line a row, the second column straight below itself."""
-    width = max((len(name) for name, _ in rows), default=0)
-    return "\n".join(f"{name:<{width}}  {value}".rstrip() for name, value in rows)
+def table(rows: Sequence[Sequence[str]], align: Literal["<", ">"] = "<") -> str:
+    """One line per row; columns as wide as their longest cell, two spaces apart, aligned left (`<`) or right (`>`)."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ("  ".join(f"{cell:{align}{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return "\n".join(line.rstrip() for line in lines)

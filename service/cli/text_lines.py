@@ -1,7 +1,6 @@
-"""Texts by the line: one line in, one line out, whatever stands in them."""
+"""Line-by-line input: reads lines, sends them in calls, and yields one answer per line."""
 
 import itertools
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO, TypeVar
@@ -9,12 +8,13 @@ from typing import BinaryIO, TypeVar
 import click
 
 from dragoman.client import ClientError, InvalidArgumentError, OverloadedError, UnavailableError
+from dragoman.client.retries import RetryBudget, call_with_retries
 
-MAX_TRIES = 60
-"""How often a call is sent again because the server was busy."""
+MAX_RETRIES = 60
+"""Retries of one call that a busy server refused, after the client's own."""
 
 MAX_CHARACTERS = 500_000
-"""Texts of one call, together; the server's bound on messages is some millions of bytes."""
+"""Characters of all texts in one call; the server's limit on messages is some millions of bytes."""
 
 T = TypeVar("T")
 
@@ -24,15 +24,15 @@ class Line:
     """One line of input."""
 
     number: int
-    """Counted from 1."""
+    """Counts from 1."""
     text: str
-    """Without its end, whether that is a line feed or one after a carriage return."""
+    """Without its line feed, and without a carriage return before that."""
     fault: str = ""
-    """Why it cannot be sent."""
+    """Why the line cannot be sent; empty if it can."""
 
 
 class LineError(click.ClickException):
-    """A line that could not be dealt with; those before it were."""
+    """A line that failed, after all lines before it were answered."""
 
     def __init__(self, number: int, fault: str) -> None:
         super().__init__(f"line {number} {fault}")
@@ -40,7 +40,7 @@ class LineError(click.ClickException):
 
 
 def read_lines(stream: BinaryIO) -> Iterator[Line]:
-    """The lines of a UTF-8 stream. Only a line feed ends one, so that all other characters stay inside texts."""
+    """The lines of a UTF-8 stream. Only a line feed ends a line; all other characters are part of the text."""
     for number, raw in enumerate(stream, start=1):
         content = raw.removesuffix(b"\n").removesuffix(b"\r")
         try:
@@ -52,12 +52,12 @@ def read_lines(stream: BinaryIO) -> Iterator[Line]:
 
 
 def one_line(text: str) -> str:
-    """`text` with every kind of line break inside it as a space."""
+    """`text` with each line break of any kind replaced by a space."""
     return " ".join(text.splitlines())
 
 
-def chunks(lines: Iterable[Line], most: int) -> Iterator[list[Line]]:
-    """Runs of at most `most` lines that fit in one call; a full one does not wait for the line after it."""
+def chunks(lines: Iterable[Line], max_lines: int) -> Iterator[list[Line]]:
+    """Groups of up to `max_lines` lines that fit in one call; a full group does not wait for the next line."""
     chunk: list[Line] = []
     characters = 0
     for line in lines:
@@ -66,7 +66,7 @@ def chunks(lines: Iterable[Line], most: int) -> Iterator[list[Line]]:
             chunk, characters = [], 0
         chunk.append(line)
         characters += len(line.text)
-        if len(chunk) == most:
+        if len(chunk) == max_lines:
             yield chunk
             chunk, characters = [], 0
     if chunk:
@@ -74,13 +74,13 @@ def chunks(lines: Iterable[Line], most: int) -> Iterator[list[Line]]:
 
 
 def answer_lines(
-    lines: Iterable[Line], most: int, answer: Callable[[Sequence[str]], Sequence[T]]
+    lines: Iterable[Line], max_lines: int, answer: Callable[[Sequence[str]], Sequence[T]]
 ) -> Iterator[tuple[Line, T]]:
-    """Each line with its answer, in their order, `most` lines a call.
+    """Each line with its answer, in order, up to `max_lines` lines per call of `answer`.
 
-    Raises LineError for the first line that cannot be answered, after the answers of all before it.
+    Raises LineError for the first line that fails, after the answers to all lines before it.
     """
-    for chunk in chunks(lines, most):
+    for chunk in chunks(lines, max_lines):
         sound = list(itertools.takewhile(lambda line: not line.fault, chunk))
         yield from _answer_chunk(sound, answer)
         if len(sound) < len(chunk):
@@ -93,15 +93,15 @@ def _answer_chunk(chunk: Sequence[Line], answer: Callable[[Sequence[str]], Seque
         return
     texts = [line.text for line in chunk]
     try:
-        yield from zip(chunk, _patiently(answer, texts), strict=True)
+        yield from zip(chunk, _answer_when_free(answer, texts), strict=True)
     except InvalidArgumentError as error:
         index, fault = _text_at_fault(error)
         if index is None:
             raise
-        yield from zip(chunk[:index], _patiently(answer, texts[:index]) if index else (), strict=True)
+        yield from zip(chunk[:index], _answer_when_free(answer, texts[:index]) if index else (), strict=True)
         raise LineError(chunk[index].number, fault) from error
     except UnavailableError:
-        # No matter of these lines.
+        # These lines are not at fault.
         raise
     except ClientError as error:
         if len(chunk) > 1:
@@ -109,20 +109,18 @@ def _answer_chunk(chunk: Sequence[Line], answer: Callable[[Sequence[str]], Seque
         raise LineError(chunk[0].number, f"failed: {error}") from error
 
 
-def _patiently(answer: Callable[[Sequence[str]], Sequence[T]], texts: Sequence[str]) -> Sequence[T]:
-    """The answer, asked for again as often as the server says that it is only busy."""
-    for _ in range(MAX_TRIES):
-        try:
-            return answer(texts)
-        except OverloadedError as error:
-            if error.retry_after_seconds is None:
-                raise
-            time.sleep(error.retry_after_seconds)
-    return answer(texts)
+def _answer_when_free(answer: Callable[[Sequence[str]], Sequence[T]], texts: Sequence[str]) -> Sequence[T]:
+    """The answer; retries a call that a busy server refused, after the delay that it asks for."""
+    budget = RetryBudget(MAX_RETRIES)
+
+    def delay_after(error: ClientError) -> float | None:
+        return error.retry_after_seconds if isinstance(error, OverloadedError) and budget.spend() else None
+
+    return call_with_retries(lambda: answer(texts), delay_after)
 
 
 def _text_at_fault(error: InvalidArgumentError) -> tuple[int | None, str]:
-    """Which text of the call is at fault, and what is wrong with it; None if it is none of them."""
+    """Index of the text at fault and its description; None if no text is."""
     for violation in error.violations:
         name, _, index = violation.field.removesuffix("]").partition("[")
         if name == "texts" and index.isdecimal():

@@ -1,12 +1,13 @@
 """`dragoman verify`."""
 
 from pathlib import Path
-from typing import Literal
+from typing import get_args
 
 import click
 
 from dragoman.bundle.cpus import allowed_cpus
-from dragoman.service.cli.tables import two_columns
+from dragoman.bundle.providers import Provider
+from dragoman.service.cli.tables import table
 
 
 @click.command(short_help="Replay a bundle's golden answers on this machine.")
@@ -18,19 +19,20 @@ from dragoman.service.cli.tables import two_columns
     envvar="DRAGOMAN_THREADS",
     show_envvar=True,
     show_default=True,
-    help="Threads that compute; 0 takes as many as the process may use processors.",
+    help="Number of compute threads; 0: one per processor available to the process.",
 )
 @click.option(
     "--provider",
-    type=click.Choice(("cpu", "cuda")),
+    type=click.Choice(get_args(Provider)),
     default="cpu",
     show_default=True,
-    help="Where to replay. On cuda, texts whose tokens differ in a batch are counted, and no failure.",
+    help="Device to run on. On cuda, texts whose tokens differ in a batch are counted but do not fail the check.",
 )
-def verify(bundle: Path, threads: int, provider: Literal["cpu", "cuda"]) -> None:
-    """Replay the golden answers of BUNDLE on this machine, and check that texts alone and in batches come out alike.
+def verify(bundle: Path, threads: int, provider: Provider) -> None:
+    """Replay the golden answers of BUNDLE on this machine, and check that batching does not change them.
 
-    Ends with a table of what holds, or with status 1 and the check that failed. Needs an ONNX Runtime, but no torch.
+    Prints a table of the checks that passed. A failed check ends the command with status 1. Requires an ONNX Runtime,
+    but not torch.
     """
     from dragoman.service.errors import StartupError
     from dragoman.service.loading.loader import read_bundle, verify_model
@@ -39,7 +41,7 @@ def verify(bundle: Path, threads: int, provider: Literal["cpu", "cuda"]) -> None
         checks = verify_model(read_bundle(bundle), threads or allowed_cpus(), provider, progress=_note)
     except StartupError as error:
         raise click.ClickException(str(error)) from error
-    click.echo(two_columns([(check.name, check.detail) for check in checks]))
+    click.echo(table([(check.name, check.detail) for check in checks]))
 
 
 def _note(line: str) -> None:

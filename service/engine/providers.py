@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-log = logging.getLogger(__name__)
+from dragoman.bundle.providers import PROVIDERS
 
-PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+log = logging.getLogger(__name__)
 
 DRIVER = "libcuda.so.1"
 

@@ -29,7 +29,8 @@ from dragoman.service.system.process import give_back_memory, resident_memory_by
 from dragoman.service.system.resident import anonymous_bytes
 
 if TYPE_CHECKING:
-    from dragoman.bundle.verify import Check, Provider
+    from dragoman.bundle.providers import Provider
+    from dragoman.bundle.verify import Check
 
 log = logging.getLogger(__name__)
 

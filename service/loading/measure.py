@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from dragoman.bundle.manifest import Bundle
 from dragoman.service.engine.offline import Offline
@@ -63,10 +63,8 @@ def measure(
     if not sources:
         raise StartupError(f"{bundle.folder} holds no golden texts to run")
     # Each batch begins with a round that is not counted, and warms it up.
-    settings = replace(settings, warmup_seconds=0)
-    loaded = load_model(
-        bundle, replace(settings, lanes=layout.lanes, threads_per_lane=layout.threads, max_rows=max(batches))
-    )
+    own = {"lanes": layout.lanes, "threads_per_lane": layout.threads, "max_rows": max(batches), "warmup_seconds": 0}
+    loaded = load_model(bundle, settings.model_copy(update=own))
     prompts = [loaded.tokenizer.prompt(text.target_language) for text in golden]
     for batch in batches:
         with Offline(loaded.runners, bundle.manifest.decoding, batch) as engine:

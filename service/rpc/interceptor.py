@@ -27,7 +27,8 @@ from dragoman.service.rpc.message_parsing import (
 )
 from dragoman.service.rpc.status import CallStatus, status_of
 from dragoman.service.telemetry.call_log import Call, trace_context
-from dragoman.service.telemetry.metrics import MethodMetrics, Metrics
+from dragoman.service.telemetry.metrics import Metrics
+from dragoman.service.telemetry.recorders import MethodMetrics
 
 log = logging.getLogger(__name__)
 

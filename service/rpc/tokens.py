@@ -5,6 +5,7 @@ import hmac
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+from dragoman.client.channel import is_token
 from dragoman.service.errors import StartupError
 from dragoman.service.system.file_watch import WatchedFiles
 
@@ -76,7 +77,7 @@ def _digest(token: str, number: int, where: str) -> Digest:
         if 2 * len(digest) != HEX_DIGITS:
             raise ValueError(f"token {number} of {where} must have {HEX_DIGITS} hexadecimal digits after {HASH_PREFIX}")
         return digest
-    if not (token.isascii() and token.isprintable()) or " " in token:
+    if not is_token(token):
         raise ValueError(f"token {number} of {where} must be printable ASCII without spaces")
     if len(token) < MIN_CHARACTERS:
         raise ValueError(f"token {number} of {where} must have at least {MIN_CHARACTERS} characters, has {len(token)}")

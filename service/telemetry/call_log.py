@@ -1,6 +1,6 @@
-"""One line in the log for each call: who asked for what is not in it, how it went is.
+"""Writes one log line per call: outcome and timings, never the caller or the text.
 
-At load lines are left out: a line says how many were before it.
+Under load lines are left out; the next line has their number.
 """
 
 import logging
@@ -16,13 +16,13 @@ from dragoman.v1 import translation_pb2 as pb
 log = logging.getLogger("dragoman.calls")
 
 FIELDS = "fields"
-"""The attribute of a log record that holds the fields of its line."""
+"""Attribute of a log record: the fields of its line."""
 
 MAX_ID_CHARACTERS = 128
-"""Of a request's own name; a longer one is refused, and cut here."""
+"""Length of a request's own name. A longer one is refused by the service, and cut in the log."""
 
 TRACEPARENT, TRACESTATE = "traceparent", "tracestate"
-"""Metadata that names the trace which a call is part of, and what is known of it elsewhere (W3C Trace Context)."""
+"""Metadata of the trace that a call belongs to (W3C Trace Context)."""
 
 _TRACE = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 
@@ -30,32 +30,32 @@ Fields = dict[str, Any]
 
 
 class Call(NamedTuple):
-    """A call that has ended. A tuple, since every call makes one."""
+    """A call that has ended. A tuple, because each call creates one and a tuple is cheap."""
 
     method: str
     code: grpc.StatusCode
     seconds: float
-    """From its beginning to its end."""
+    """Duration, from start to end."""
     trace_context: Mapping[str, str]
-    """What there was of TRACEPARENT and TRACESTATE, as it came."""
+    """TRACEPARENT and TRACESTATE as received, if present."""
     request: Any = None
-    """The message, if it was read."""
+    """The request message, if it was read."""
     response: Any = None
-    """The message, if there was one."""
+    """The response message, if there was one."""
 
 
 class CallLog:
-    """Writes lines, but no more than so many a second, of calls that went well and of others each."""
+    """Writes a limited number of lines a second, with separate limits for successful and for failed calls."""
 
     def __init__(
         self, calls_per_second: int, with_texts: bool = False, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """With 0 calls a second nothing is written. `with_texts` adds sources and translations to the lines."""
         self._with_texts = with_texts
-        self._samplers = {well: _Sampler(calls_per_second, clock) for well in (True, False)}
+        self._samplers = {successful: _Sampler(calls_per_second, clock) for successful in (True, False)}
 
     def note(self, call: Call) -> None:
-        """Write a line about `call`, or count it among those left out."""
+        """Write a line about `call`, or count it as left out."""
         left_out = self._samplers[call.code is grpc.StatusCode.OK].pick()
         if left_out is None:
             return
@@ -68,19 +68,19 @@ class CallLog:
 
 
 def trace_context(metadata: Iterable[tuple[str, str | bytes]]) -> dict[str, str]:
-    """What `metadata` says of the trace that a call is part of, unread."""
+    """The entries of `metadata` that describe the call's trace, unparsed."""
     wanted = (TRACEPARENT, TRACESTATE)
     return {key: value for key, value in metadata if key in wanted and isinstance(value, str)}
 
 
 def trace_of(context: Mapping[str, str]) -> str | None:
-    """The identifier of the trace that `context` names, if any."""
+    """The trace identifier in `context`, or None if there is none or it is malformed."""
     found = _TRACE.fullmatch(context.get(TRACEPARENT, ""))
     return found[1] if found else None
 
 
 def call_fields(call: Call) -> Fields:
-    """What a line says: names, counts and seconds. No text, and nothing of whoever called but the names it chose."""
+    """The fields of a line: names, counts and seconds; no text, and of the caller only the names that it chose."""
     fields: Fields = {"method": call.method, "code": call.code.name, "seconds": round(call.seconds, 6)}
     trace = trace_of(call.trace_context)
     if trace:
@@ -132,21 +132,21 @@ def _texts(call: Call) -> Fields:
 
 
 class _Sampler:
-    """Lets so many through in each second."""
+    """Picks at most `limit` calls in each second."""
 
-    def __init__(self, most: int, clock: Callable[[], float]) -> None:
-        self._most = most
+    def __init__(self, limit: int, clock: Callable[[], float]) -> None:
+        self._limit = limit
         self._clock = clock
         self._second = 0
         self._written = 0
         self._left_out = 0
 
     def pick(self) -> int | None:
-        """None to leave this one out; otherwise how many were left out before it."""
+        """None if this call is left out; otherwise the number left out before it."""
         second = int(self._clock())
         if second != self._second:
             self._second, self._written = second, 0
-        if self._written >= self._most:
+        if self._written >= self._limit:
             self._left_out += 1
             return None
         self._written += 1

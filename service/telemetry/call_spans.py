@@ -1,7 +1,7 @@
-"""Spans of calls, in the words of OpenTelemetry's conventions for gRPC.
+"""Spans of calls, by OpenTelemetry's semantic conventions for gRPC.
 
-A call has ended when its spans are made: one for the call, and one within it for each of its phases. Nothing is traced
-while it runs, so that what is traced costs a call nothing but that moment.
+Spans are made after a call has ended: one for the call, and a child for each of its phases. Nothing is traced while the
+call runs, so that tracing costs it only that moment.
 """
 
 import logging
@@ -28,10 +28,10 @@ from dragoman.v1.names import SERVICE
 log = logging.getLogger(__name__)
 
 PHASES = ("tokenize", "queue", "encode", "decode")
-"""In their order."""
+"""Phases in the order of their time."""
 
-TOLD = ("model", "texts", "source_tokens", "output_tokens")
-"""Fields of a call that stand in its span, as they do in the log."""
+LOGGED_ATTRIBUTES = ("model", "texts", "source_tokens", "output_tokens")
+"""Fields of a call's log line that are attributes of its span too."""
 
 SERVER_FAULTS = frozenset(
     {
@@ -43,13 +43,13 @@ SERVER_FAULTS = frozenset(
         grpc.StatusCode.UNKNOWN,
     }
 )
-"""Codes that are errors of the server by the conventions; others are the callers' matter."""
+"""Codes that the conventions count as errors of the server; all others are errors of the caller."""
 
-MAX_WAITING = 4096
-"""Spans that wait to be sent; those beyond are dropped, the oldest first."""
+MAX_QUEUED = 4096
+"""Spans queued for sending; beyond it the oldest are dropped."""
 
 SEND_SECONDS = 5
-"""How long one batch may be tried to be sent."""
+"""Maximum time for sending one batch, retries included."""
 
 NANOSECONDS = 1_000_000_000
 
@@ -68,7 +68,7 @@ class CallSpans:
         try:
             self._trace(call, end - round(call.seconds * NANOSECONDS), end)
         except Exception:
-            log.exception("a call could not be traced")
+            log.exception("could not trace a call")
 
     def close(self) -> None:
         """See `Traces`."""
@@ -86,31 +86,31 @@ class CallSpans:
             span.set_attribute("error.type", code)
             span.set_status(Status(StatusCode.ERROR))
         fields = call_fields(call)
-        span.set_attributes({f"dragoman.{name}": fields[name] for name in TOLD if name in fields})
-        within = trace.set_span_in_context(span, Context())
+        span.set_attributes({f"dragoman.{name}": fields[name] for name in LOGGED_ATTRIBUTES if name in fields})
+        inside = trace.set_span_in_context(span, Context())
         for phase, begun, ended in _phases(call.response, start, end):
-            self._tracer.start_span(phase, within, start_time=begun).end(ended)
+            self._tracer.start_span(phase, inside, start_time=begun).end(ended)
         span.end(end)
 
 
 def otlp_provider(endpoint: str, ratio: float) -> TracerProvider:
-    """What sends spans to `endpoint` by OTLP over gRPC, in the background.
+    """A provider that sends spans to `endpoint` by OTLP over gRPC, in the background.
 
-    Callers say whether their traces are sampled; of others the part `ratio` is.
+    A caller's trace is sampled if the caller samples it; of calls without a trace the share `ratio` is sampled.
     """
     resource = Resource.create({SERVICE_NAME: "dragoman", SERVICE_VERSION: own_version()})
-    # At exit it would wait for a collector that does not answer; the server closes it within its grace.
+    # At exit it would wait for a collector that does not answer; the server instead closes it within its grace.
     provider = TracerProvider(ParentBased(TraceIdRatioBased(ratio)), resource, shutdown_on_exit=False)
     exporter = OTLPSpanExporter(endpoint, timeout=SEND_SECONDS)
-    provider.add_span_processor(BatchSpanProcessor(exporter, max_queue_size=MAX_WAITING))
+    provider.add_span_processor(BatchSpanProcessor(exporter, max_queue_size=MAX_QUEUED))
     return provider
 
 
 def _phases(response: Any, start: int, end: int) -> Iterator[tuple[str, int, int]]:
-    """Each phase that took time, with its beginning and end in nanoseconds.
+    """Each phase that took time, with its start and end in nanoseconds.
 
-    Of several texts a response has the slowest, phase by phase: laid one after another, they may go beyond the end,
-    and are then cut.
+    A response has the slowest time of its texts, phase by phase. Laid one after another, phases may go beyond the
+    call's `end`, and are then cut.
     """
     if not isinstance(response, pb.TranslateResponse | pb.EmbedResponse):
         return

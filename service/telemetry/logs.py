@@ -1,27 +1,36 @@
 """The log of the process: lines for people or JSON, written by a thread of its own.
 
-A reader that stops reading, such as a full pipe, must not stop the server: what it cannot take is dropped and counted.
+The standard library's QueueHandler and QueueListener carry the lines, python-json-logger writes the JSON. A reader that
+stops reading, such as a full pipe, must not stop the server. Three things are therefore done here:
+
+- Lines beyond MAX_QUEUED are dropped and counted. QueueHandler prints a traceback for each of them.
+- The listener writes to the stream itself. A StreamHandler that is stuck in a write holds its lock, for which
+  `logging.shutdown` would wait at exit.
+- `flush` waits FLUSH_SECONDS at most. `QueueListener.stop` waits for its thread without a bound.
 """
 
 import json
 import logging
 import queue
-import threading
 import time
-from typing import TextIO
+from contextlib import suppress
+from logging.handlers import QueueHandler, QueueListener
+from typing import Any, TextIO
+
+from pythonjsonlogger.json import JsonFormatter as BaseJsonFormatter
 
 from dragoman.service.telemetry.call_log import FIELDS
 
-MAX_WAITING = 10_000
-"""Lines that wait for a slow reader; further ones are dropped."""
+MAX_QUEUED = 10_000
+"""Lines that are kept for a slow reader; further ones are dropped."""
 
 FLUSH_SECONDS = 1.0
-"""How long the end of the process waits for what was not written yet."""
+"""How long a flush, such as the one at exit, waits for the reader."""
 
 
 def configure(form: str, stream: TextIO) -> None:
     """Log to `stream`, as "console" or "json" lines, from level INFO on."""
-    handler = QuietHandler(stream)
+    handler = DroppingHandler(stream)
     handler.setFormatter(JsonFormatter() if form == "json" else ConsoleFormatter())
     root = logging.getLogger()
     root.addHandler(handler)
@@ -29,78 +38,97 @@ def configure(form: str, stream: TextIO) -> None:
 
 
 class ConsoleFormatter(logging.Formatter):
-    """Time, level, place and message; the fields of a line as NAME=VALUE."""
+    """Formats a line as time, level, logger and message, then its fields as NAME=VALUE."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
         """Part of logging.Formatter."""
-        # The message of a line with fields says what two of them say.
+        # The message of a line with fields consists of these two.
         fields = {name: value for name, value in _fields(record).items() if name not in ("method", "code")}
         return " ".join((super().formatMessage(record), *(f"{name}={_plain(fields[name])}" for name in fields)))
 
 
-class JsonFormatter(logging.Formatter):
-    """One JSON object a line, in ASCII; an exception is in its field "exception"."""
+class JsonFormatter(BaseJsonFormatter):
+    """Formats a line as one JSON object in ASCII; a traceback is its field "exception"."""
 
-    def format(self, record: logging.LogRecord) -> str:
-        """Part of logging.Formatter."""
-        seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-        line = {
-            "time": f"{seconds}.{int(record.msecs):03d}Z",
-            "level": record.levelname,
-            "logger": record.name,
-            "message": record.getMessage(),
-            **_fields(record),
-        }
-        if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line)
+    converter = staticmethod(time.gmtime)
+    default_time_format = "%Y-%m-%dT%H:%M:%S"
+    default_msec_format = "%s.%03dZ"
+
+    def __init__(self) -> None:
+        super().__init__(
+            ("asctime", "levelname", "name", "message"),
+            rename_fields={"asctime": "time", "levelname": "level", "name": "logger", "exc_info": "exception"},
+        )
+
+    def process_log_record(self, log_data: dict[str, Any]) -> dict[str, Any]:
+        """Part of pythonjsonlogger.core.BaseJsonFormatter."""
+        fields: dict[str, Any] = log_data.pop(FIELDS, {})
+        return log_data | fields
 
 
-class QuietHandler(logging.Handler):
-    """Gives lines to a thread that writes them to `stream`; never waits for it but to flush, and then not for long."""
+class DroppingHandler(QueueHandler):
+    """Queues formatted lines for a thread that writes them to `stream`.
+
+    Lines are formatted where they are logged: a traceback may be cleared soon after.
+    """
 
     def __init__(self, stream: TextIO) -> None:
-        super().__init__()
-        self._stream = stream
-        self._waiting: queue.Queue[str | threading.Event] = queue.Queue(MAX_WAITING)
-        self._dropped = 0
-        threading.Thread(target=self._write, name="log", daemon=True).start()
+        self._lines: queue.Queue[str | None] = queue.Queue(MAX_QUEUED)
+        super().__init__(self._lines)
+        self.dropped = 0
+        """Lines that the queue had no room for, since the start."""
+        self._writer = _LineWriter(self._lines, stream, self)
+        self._writer.start()
 
-    def emit(self, record: logging.LogRecord) -> None:
-        """Part of logging.Handler."""
+    def prepare(self, record: logging.LogRecord) -> str:
+        """Part of QueueHandler: the line alone, a quarter of its record's size."""
+        return self.format(record)
+
+    def enqueue(self, record: Any) -> None:
+        """Part of QueueHandler: queue what `prepare` returned."""
         try:
-            self._waiting.put_nowait(self.format(record))
+            self._lines.put_nowait(record)
         except queue.Full:
-            self._dropped += 1
-        except Exception:
-            self.handleError(record)
+            self.dropped += 1
 
     def flush(self) -> None:
-        """Part of logging.Handler: wait until what was logged so far is written."""
-        reached = threading.Event()
-        try:
-            self._waiting.put_nowait(reached)
-        except queue.Full:
-            return
-        reached.wait(FLUSH_SECONDS)
+        """Wait until the queued lines are written, FLUSH_SECONDS at most."""
+        with self._lines.all_tasks_done:
+            self._lines.all_tasks_done.wait_for(lambda: not self._lines.unfinished_tasks, FLUSH_SECONDS)
 
-    def _write(self) -> None:
-        while True:
-            item = self._waiting.get()
-            if isinstance(item, threading.Event):
-                item.set()
-                continue
-            dropped, self._dropped = self._dropped, 0
-            try:
-                if dropped:
-                    print(f"{dropped} lines of the log were dropped: nobody read them", file=self._stream)
-                print(item, file=self._stream, flush=True)
-            except (OSError, ValueError):
-                # Whoever read the log has gone. There is nobody to tell.
-                continue
+    def close(self) -> None:
+        """End the thread once the queued lines are written, without waiting for it."""
+        with suppress(queue.Full):
+            self._writer.enqueue_sentinel()
+        super().close()
+
+
+class _LineWriter(QueueListener):
+    """Writes each queued line to `stream`, and before it the number of lines dropped since the last one."""
+
+    def __init__(self, lines: "queue.Queue[str | None]", stream: TextIO, source: DroppingHandler) -> None:
+        super().__init__(lines)
+        self._stream = stream
+        self._source = source
+        self._reported = 0
+
+    def handle(self, record: Any) -> None:
+        """Part of QueueListener: write one line."""
+        dropped = self._source.dropped - self._reported
+        self._reported += dropped
+        # Where the reader is gone, nothing is left to report it to.
+        with suppress(OSError, ValueError):
+            if dropped:
+                print(self._source.format(_dropped_record(dropped)), file=self._stream)
+            print(record, file=self._stream, flush=True)
+
+
+def _dropped_record(lines: int) -> logging.LogRecord:
+    message = f"{lines} log lines were dropped: the reader did not keep up"
+    return logging.LogRecord(__name__, logging.WARNING, __file__, 0, message, None, None)
 
 
 def _fields(record: logging.LogRecord) -> dict[str, object]:

@@ -1,14 +1,14 @@
-"""Where the process's memory goes, part by part. Each part is measured by itself, so that their sum can be wrong.
+"""The process's memory by part. Parts are measured independently, so that their sum is a real check.
 
     weights        resident pages of a model's mapped weights, now
-    buffers        what the allocators had more after a model was loaded than before: the runtime's graphs, the weights
-                   that it copied into another layout, the tokenizer; with them the inputs and outputs of runs
-    cache          what was reserved, what of it is resident, and what running texts use
-    working        by how much a model's runs have grown the allocators since these last gave back what was free
+    buffers        growth of the allocators by loading a model: the runtime's graphs, weights that it copied into
+                   another layout, the tokenizer; also the inputs and outputs of runs
+    cache          bytes reserved, the resident part of them, and the part that running texts use
+    working        growth of the allocators by a model's runs since they last returned free memory
     libraries      resident pages of all other files: programs and libraries, now
-    interpreter    what the allocators had before the first model: Python, gRPC and the runtime
+    interpreter    bytes of the allocators before the first model: Python, gRPC and the runtime
 
-What Python and gRPC come to need while calls run is in none of them.
+Memory that Python and gRPC take while calls run is in none of them.
 """
 
 from collections.abc import Sequence
@@ -22,44 +22,44 @@ from dragoman.service.system.resident import anonymous_bytes, mapped_bytes
 
 
 class MemoryHolder(Protocol):
-    """A model whose memory is reported."""
+    """A model with its part in the report."""
 
     @property
     def engine(self) -> Engine:
-        """Its engine, which measures caches and runs."""
+        """The model's engine, which measures caches and runs."""
 
     @property
     def weights_file(self) -> str:
-        """Path of the file that its weights are mapped from; "" if there is none."""
+        """Path of the file that the weights are mapped from; "" if there is none."""
 
     @property
     def held_bytes(self) -> int:
-        """Growth of the allocators by loading it, caches apart."""
+        """Growth of the allocators by loading the model, without caches."""
 
 
 @dataclass(frozen=True)
 class MemoryReport:
-    """All of it at one moment."""
+    """Memory at one moment, in bytes."""
 
     resident: int
-    """By the kernel."""
+    """Resident memory of the process, by the kernel."""
     process: ProcessMemory
     models: tuple[ModelMemory, ...]
-    """In the order of the models that were asked for."""
+    """One for each model, in the order given to `look`."""
 
 
 class MemoryReporter:
-    """Of one process."""
+    """Reports the memory of this process."""
 
     def __init__(self) -> None:
         self._interpreter = anonymous_bytes()
 
     def begin(self) -> None:
-        """Everything but the models is there."""
+        """Set the base of the report: all but the models is loaded."""
         self._interpreter = anonymous_bytes()
 
     def look(self, models: Sequence[MemoryHolder]) -> MemoryReport:
-        """What all of it is now; takes some milliseconds. Any thread may call it."""
+        """The report of now. Takes some milliseconds of blocking file reads; any thread may call it."""
         mapped = mapped_bytes()
         files = {model.weights_file for model in models}
         libraries = sum(held for path, held in mapped.items() if path not in files)
@@ -69,7 +69,7 @@ class MemoryReporter:
 
 def _model_memory(model: MemoryHolder, mapped: dict[str, int]) -> ModelMemory:
     held = model.engine.memory()
-    # Where the system does not say what is resident, all of the file is taken to be.
+    # A system that does not report resident pages: the whole file is taken as resident.
     weights = mapped.get(model.weights_file, 0) if mapped and model.weights_file else held.weights
     return ModelMemory(
         weights=weights,

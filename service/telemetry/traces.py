@@ -1,4 +1,4 @@
-"""Traces of calls, for whoever collects them; there are none unless an endpoint is set."""
+"""Traces of calls, sent to a collector if the settings name an endpoint."""
 
 from typing import Protocol
 
@@ -10,17 +10,17 @@ INSTALL_TRACES = "pip install 'dragoman[traces]'"
 
 
 class Traces(Protocol):
-    """Where calls are traced."""
+    """A sink for ended calls."""
 
     def note(self, call: Call) -> None:
-        """Trace a call that has ended; neither waits nor raises, whatever becomes of the trace."""
+        """Trace a call that has ended. Neither waits nor raises, even if the trace is lost."""
 
     def close(self) -> None:
-        """Send what has not been sent, and end. May wait long, where nobody takes it."""
+        """Send the remaining spans, and end. May wait long for a collector that does not answer."""
 
 
 class NoTraces:
-    """See `Traces`."""
+    """Traces nothing."""
 
     def note(self, call: Call) -> None:
         """See `Traces`."""
@@ -30,12 +30,12 @@ class NoTraces:
 
 
 def open_traces(settings: ServerSettings) -> Traces:
-    """Traces as the settings want them. Raises StartupError that says what to install, where that is missing."""
+    """Traces as set in `settings`. Raises StartupError, with the command to install, if a package is missing."""
     if not settings.traces_endpoint:
         return NoTraces()
     try:
-        # Nothing else loads OpenTelemetry.
+        # Imported here alone, so that servers without traces never load OpenTelemetry.
         from dragoman.service.telemetry.call_spans import CallSpans, otlp_provider
     except ImportError as error:
-        raise StartupError(f"traces need OpenTelemetry, of which {error.name} is missing: {INSTALL_TRACES}") from error
+        raise StartupError(f"traces need OpenTelemetry, but {error.name} is missing: {INSTALL_TRACES}") from error
     return CallSpans(otlp_provider(settings.traces_endpoint, settings.traces_ratio))

@@ -32,7 +32,7 @@ from dragoman.client.values import (
 from dragoman.service.engine.engine import Engine
 from dragoman.service.engine.sequence import Finish, Sequence
 from dragoman.service.errors import DeadlineExceededError, InvalidRequestError, ModelFailedError, quoted
-from dragoman.service.telemetry.metrics import ModelMetrics
+from dragoman.service.telemetry.recorders import ModelMetrics
 from dragoman.service.translation.languages import resolve_language
 from dragoman.service.translation.options import EmbedOptions, TranslateOptions
 from dragoman.service.translation.pending import PendingCalls, SequenceSpec

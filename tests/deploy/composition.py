@@ -1,4 +1,4 @@
-"""What docker-compose.yml must hold to, whatever else changes in it."""
+"""Rules that docker-compose.yml must keep."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -7,7 +7,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def faults(config: Mapping[str, Any]) -> Iterator[str]:
-    """What is wrong in the output of `docker-compose --profile '*' config --format json`."""
+    """Violations in the output of `docker-compose --profile '*' config --format json`."""
     services: Mapping[str, Any] = config["services"]
     for name, service in services.items():
         for port in service.get("ports", ()):
@@ -16,13 +16,13 @@ def faults(config: Mapping[str, Any]) -> Iterator[str]:
         if not _is_pinned(service["image"]):
             yield f"{name} has image {service['image']}, which is not pinned"
         if not {"cpus", "memory"} <= set(service["deploy"]["resources"]["limits"]):
-            yield f"{name} has no limit of processors and memory"
+            yield f"{name} has no CPU or memory limit"
         for volume in service.get("volumes", ()):
             if volume["type"] == "bind" and not volume.get("read_only"):
                 yield f"{name} may write to {volume['target']}"
     with_gpu = {name for name, service in services.items() if _devices(service)}
     if with_gpu != {name for name, service in services.items() if "gpu" in service.get("profiles", ())}:
-        yield f"GPUs are reserved by {sorted(with_gpu)}, and must be by the profile gpu alone"
+        yield f"GPUs are reserved by {sorted(with_gpu)}; only services of the profile gpu may, and all must"
 
 
 def _is_pinned(image: str) -> bool:

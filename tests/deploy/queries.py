@@ -1,7 +1,7 @@
-"""Every question that the dashboards and the rules ask, put to a live Prometheus.
+"""Evaluates every query of the dashboards and rules against a live Prometheus.
 
-A dashboard that names what there is not shows an empty panel, and an alert on it never fires; neither is an error to
-Grafana or Prometheus. So here every panel must have a finite sample, and every alert what it compares.
+A panel on a metric that does not exist is empty, and an alert on it never fires. Grafana and Prometheus report neither
+as an error. Therefore every panel, recording rule and left side of an alert's comparison must have a finite sample.
 """
 
 import json
@@ -15,9 +15,9 @@ from tests.deploy.prometheus_api import Prometheus, QueryError, Rule, Series
 
 JOB = "dragoman"
 SPAN_SECONDS = 60
-"""How far back a panel is looked at."""
+"""Time range of a panel's query."""
 SCRAPES_PER_RATE = 4
-"""Grafana's $__rate_interval spans at least so many."""
+"""Minimum number of scrapes in Grafana's $__rate_interval."""
 
 LABEL_VALUES = re.compile(r"label_values\((?P<selector>.+), *(?P<label>\w+)\)")
 VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
@@ -25,47 +25,47 @@ JOINED = re.compile(r" (?:and|or|unless) ")
 COMPARED = re.compile(r"(?P<left>.+?) (?:[<>]=?|[!=]=) \S+")
 
 DEVICE_METRICS = ("dragoman_device_memory_bytes",)
-"""Absent where there is no GPU, and so is what is drawn of them."""
+"""Metrics that do not exist without a GPU; panels on them may be empty."""
 
 
 @dataclass(frozen=True)
-class Question:
-    """One expression, as Prometheus takes it."""
+class LiveQuery:
+    """One expression without variables, ready for Prometheus."""
 
-    place: str
-    """Where it is asked, for people."""
+    origin: str
+    """Panel or rule, for messages."""
     expression: str
     instant: bool
     of_rule: bool = False
-    """Asked by a rule, not by a panel."""
+    """From a rule, not from a panel."""
 
     @property
     def needs_device(self) -> bool:
-        """Whether there is an answer only beside a GPU."""
+        """Whether the result is empty without a GPU."""
         return any(name in self.expression for name in DEVICE_METRICS)
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A question that got no proper answer."""
+    """A query with an error or without a finite sample."""
 
-    question: Question
+    query: LiveQuery
     problem: str
 
 
-def panels(dashboards: Sequence[Path], prometheus: Prometheus) -> Iterator[Question]:
-    """The questions of all panels, with their variables put in. Raises ValueError for a variable without a value."""
+def panels(dashboards: Sequence[Path], prometheus: Prometheus) -> Iterator[LiveQuery]:
+    """The queries of all panels, variables substituted. Raises ValueError for a variable without a value."""
     for path in dashboards:
         page = json.loads(path.read_text(encoding="utf-8"))
-        values = values_for(page, prometheus)
+        values = variable_values(page, prometheus)
         for panel in panels_of(page):
             for target in panel.get("targets", ()):
-                place = f"{page['title']}: {panel['title']} ({target['refId']})"
-                yield Question(place, put_in(target["expr"], values), bool(target.get("instant")))
+                origin = f"{page['title']}: {panel['title']} ({target['refId']})"
+                yield LiveQuery(origin, substitute(target["expr"], values), bool(target.get("instant")))
 
 
-def values_for(page: Any, prometheus: Prometheus) -> dict[str, str]:
-    """What Grafana puts in for the variables of a dashboard. Raises ValueError for one without a value."""
+def variable_values(page: Any, prometheus: Prometheus) -> dict[str, str]:
+    """Grafana's values for the variables of a dashboard. Raises ValueError for a variable without a value."""
     rate_interval = f"{SCRAPES_PER_RATE * prometheus.scrape_seconds(JOB):g}s"
     values = {"__rate_interval": rate_interval}
     for variable in page["templating"]["list"]:
@@ -74,33 +74,33 @@ def values_for(page: Any, prometheus: Prometheus) -> dict[str, str]:
 
 
 def panels_of(holder: Any) -> Iterator[Any]:
-    """All panels of a dashboard, those inside of rows too."""
+    """All panels of a dashboard, including those inside rows."""
     for panel in holder.get("panels", ()):
         yield panel
         yield from panels_of(panel)
 
 
-def conditions(rules: Sequence[Rule]) -> Iterator[Question]:
-    """What rules record, and what alerts compare. Raises ValueError for an alert that compares nothing."""
+def conditions(rules: Sequence[Rule]) -> Iterator[LiveQuery]:
+    """Queries for recording rules and for the sides of alerts. Raises ValueError for an alert without comparison."""
     for rule in rules:
-        for expression in compared(rule.expression) if rule.alerts else (rule.expression, rule.name):
-            yield Question(f"rule {rule.name}", expression, instant=True, of_rule=True)
+        for expression in compared_sides(rule.expression) if rule.alerts else (rule.expression, rule.name):
+            yield LiveQuery(f"rule {rule.name}", expression, instant=True, of_rule=True)
 
 
-def ask(question: Question, prometheus: Prometheus) -> Finding | None:
-    """What is wrong with the answer, if anything is."""
+def run_query(query: LiveQuery, prometheus: Prometheus) -> Finding | None:
+    """Evaluate `query`; returns a finding for an error or an empty result."""
     try:
-        if question.instant:
-            answer = prometheus.instant(question.expression)
+        if query.instant:
+            result = prometheus.instant(query.expression)
         else:
-            answer = prometheus.over(question.expression, SPAN_SECONDS, prometheus.scrape_seconds(JOB))
+            result = prometheus.over(query.expression, SPAN_SECONDS, prometheus.scrape_seconds(JOB))
     except QueryError as error:
-        return Finding(question, f"error: {error}")
-    return None if _finite(answer) else Finding(question, "empty")
+        return Finding(query, f"error: {error}")
+    return None if _finite(result) else Finding(query, "empty")
 
 
-def put_in(expression: str, values: Mapping[str, str]) -> str:
-    """`expression` with the dashboard's variables replaced. Raises ValueError for one that there is not."""
+def substitute(expression: str, values: Mapping[str, str]) -> str:
+    """Replace the dashboard's variables in `expression`. Raises ValueError for an unknown variable."""
 
     def value(match: re.Match[str]) -> str:
         name = match[1] or match[2]
@@ -111,8 +111,8 @@ def put_in(expression: str, values: Mapping[str, str]) -> str:
     return VARIABLE.sub(value, expression)
 
 
-def compared(alert: str) -> list[str]:
-    """The left sides of the comparisons that `alert` is made of. Raises ValueError where one part compares nothing."""
+def compared_sides(alert: str) -> list[str]:
+    """Left sides of the comparisons in `alert`. Raises ValueError for a part without a comparison."""
     sides = []
     for part in JOINED.split(" ".join(alert.split())):
         comparison = COMPARED.fullmatch(part)
@@ -123,15 +123,15 @@ def compared(alert: str) -> list[str]:
 
 
 def _all_of(variable: Any, values: Mapping[str, str], prometheus: Prometheus) -> str:
-    """What Grafana puts in for "All": every value, as one regular expression."""
-    asked = LABEL_VALUES.fullmatch(variable["query"]["query"])
-    if asked is None:
+    """Grafana's value for "All": every value of the variable, as one regular expression."""
+    call = LABEL_VALUES.fullmatch(variable["query"]["query"])
+    if call is None:
         raise ValueError(f"variable {variable['name']} must be label_values(...), is {variable['query']['query']!r}")
-    found = prometheus.label_values(put_in(asked["selector"], values), asked["label"])
+    found = prometheus.label_values(substitute(call["selector"], values), call["label"])
     if not found:
         raise ValueError(f"variable {variable['name']} has no value")
     return "|".join(re.escape(value).replace("\\", r"\\") for value in found)
 
 
-def _finite(answer: Sequence[Series]) -> bool:
-    return any(series.samples for series in answer)
+def _finite(result: Sequence[Series]) -> bool:
+    return any(series.samples for series in result)

@@ -1,4 +1,4 @@
-"""docker-compose.yml brought up beside whatever else runs on this engine: a project and ports of its own."""
+"""docker-compose.yml as a separate project on free ports, so that other containers on the engine do not interfere."""
 
 import json
 import os
@@ -18,7 +18,7 @@ COMPOSE = Path(sys.executable).with_name("docker-compose")
 UP_SECONDS = 180
 COMMAND_SECONDS = 900
 
-# The stand-in for Prometheus's image that CI has keeps its data in a folder of root's.
+# CI's stand-in for Prometheus's image keeps its data in a folder of root's.
 OVERRIDE = """\
 services:
   prometheus:
@@ -27,15 +27,15 @@ services:
 
 
 class CommandError(Exception):
-    """A command failed; the message has its words."""
+    """A command failed; the message contains its output."""
 
 
 @dataclass(frozen=True)
 class Stack:
-    """Some services of docker-compose.yml."""
+    """Services of docker-compose.yml."""
 
     options: tuple[str, ...]
-    """Of docker-compose, before its command."""
+    """Global options of docker-compose."""
     environment: dict[str, str]
     server: str
     """HOST:PORT of gRPC."""
@@ -45,26 +45,26 @@ class Stack:
     """URL of Prometheus."""
 
     def compose(self, *arguments: str) -> str:
-        """Run docker-compose, and give what it prints. Raises CommandError."""
+        """Output of a docker-compose command. Raises CommandError."""
         return run([str(COMPOSE), *self.options, *arguments], environment=self.environment)
 
     def up(self, *services: str) -> None:
-        """Start `services` of images that are there, and wait until they are healthy. Raises CommandError."""
+        """Start `services` from existing images, and wait until they are healthy. Raises CommandError."""
         self.compose("up", "--detach", "--no-build", "--wait", "--wait-timeout", str(UP_SECONDS), *services)
 
     def inspect(self, service: str) -> Any:
-        """What the engine says of the service's container. Raises CommandError."""
+        """`docker inspect` of the service's container. Raises CommandError."""
         container = self.compose("ps", "--all", "--quiet", service).strip()
         return json.loads(run(["docker", "inspect", container]))[0]
 
     def python(self, service: str, program: str) -> str:
-        """Run a Python program inside the service's container, and give what it prints. Raises CommandError."""
+        """Output of a Python program run inside the service's container. Raises CommandError."""
         return self.compose("exec", "--no-TTY", service, "python", "-c", program)
 
 
 @contextmanager
 def stack() -> Iterator[Stack]:
-    """A stack of which nothing runs yet; when left, nothing runs any more, and its volumes are gone."""
+    """A stack with no service started; on exit its services are stopped and its volumes removed."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as taken:
         override = Path(folder) / "override.yml"
         override.write_text(OVERRIDE, encoding="utf-8")
@@ -89,18 +89,18 @@ def stack() -> Iterator[Stack]:
 
 
 def run(
-    command: Sequence[str], environment: dict[str, str] | None = None, given: bytes | None = None, shown: bool = False
+    command: Sequence[str], environment: dict[str, str] | None = None, stdin: bytes | None = None, shown: bool = False
 ) -> str:
-    """Run `command` in the repository's root, and give what it prints; `shown` prints it at once instead.
+    """Output of `command`, run in the repository's root; with `shown` it goes to the terminal instead.
 
-    `environment` is added to this process's own, and `given` is its input. Raises CommandError.
+    `environment` is added to that of this process. Raises CommandError.
     """
     try:
         done = subprocess.run(
             command,
             cwd=ROOT,
             env=os.environ | (environment or {}),
-            input=given or b"",
+            input=stdin or b"",
             stdout=None if shown else subprocess.PIPE,
             stderr=None if shown else subprocess.STDOUT,
             timeout=COMMAND_SECONDS,
@@ -108,13 +108,13 @@ def run(
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CommandError(f"{' '.join(command)}: {error}") from error
-    said = (done.stdout or b"").decode(errors="replace")
+    output = (done.stdout or b"").decode(errors="replace")
     if done.returncode:
-        raise CommandError(f"{' '.join(command)} ended with status {done.returncode}\n{said}")
-    return said
+        raise CommandError(f"{' '.join(command)} ended with status {done.returncode}\n{output}")
+    return output
 
 
 def _free_port(taken: ExitStack) -> int:
-    """A port that nobody listens on; kept until `taken` is closed, so that the next one is another."""
+    """An unused port; it stays bound until `taken` is closed, so that the next call returns another one."""
     server = taken.enter_context(socket.create_server(("127.0.0.1", 0)))
     return int(server.getsockname()[1])

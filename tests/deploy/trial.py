@@ -1,7 +1,7 @@
-"""Everything in deploy/, with the image and docker-compose.yml, tried on a real engine: `make deploy-test`.
+"""Test of the image, docker-compose.yml and everything in deploy/ on a container engine: `make deploy-test`.
 
-The engine is the one that DOCKER_HOST names; BASE_IMAGE and PROMETHEUS_IMAGE stand in for images that it cannot have.
-Grafana is left out: its dashboards are evaluated, panel by panel, against that Prometheus.
+DOCKER_HOST names the engine. BASE_IMAGE and PROMETHEUS_IMAGE replace images that it cannot pull. Grafana does not run:
+the queries of its dashboards are evaluated, panel by panel, against the Prometheus of the test.
 """
 
 import asyncio
@@ -21,33 +21,33 @@ from deploy.traffic import send
 from dragoman.client import ClientError
 from tests.deploy.composition import faults
 from tests.deploy.live import (
-    WrongError,
+    CheckError,
     calls_answered,
     latencies_agree,
     memory_agrees,
     scrape,
-    strangers_make_no_series,
+    unknown_names_add_no_series,
 )
 from tests.deploy.prometheus_api import Prometheus, QueryError, Rule
-from tests.deploy.queries import Finding, Question, ask, conditions, panels
+from tests.deploy.queries import Finding, LiveQuery, conditions, panels, run_query
 from tests.deploy.stack import COMPOSE, ROOT, CommandError, Stack, run, stack
 
 HADOLINT = Path(sys.executable).with_name("hadolint")
 DASHBOARDS = sorted((ROOT / "deploy" / "grafana" / "dashboards").glob("*.json"))
 
 MAX_ADDED_BYTES = 300e6
-"""What the image may hold above its base."""
+"""Maximum size of the image beyond its base."""
 RATE = 8.0
-"""Calls a second."""
+"""Calls per second."""
 TRAFFIC_SECONDS = 60.0
-PATIENCE_SECONDS = 60.0
-"""How long panels and rules may take, with traffic, until each has something to show."""
+SETTLE_SECONDS = 60.0
+"""Time limit, beyond that of the traffic, until every panel and rule has a result."""
 
 ALERT = "DragomanTargetsMissing"
 FIRING_SECONDS = 180.0
 STOP_SECONDS = 10.0
 
-LEFT_OUT = """\
+FORBIDDEN = """\
 import importlib.util, os, shutil, sys
 wrong = [name for name in ("torch", "onnx", "sympy", "grpc_tools") if importlib.util.find_spec(name)]
 wrong += [name for name in ("cc", "gcc", "g++", "make") if shutil.which(name)]
@@ -59,19 +59,19 @@ sys.exit(f"the image holds {wrong}" if wrong else 0)
 
 @contextmanager
 def stage(name: str) -> Iterator[None]:
-    """Say when `name` begins, and how long it took. Turns what goes wrong in it into one error."""
+    """Print the start of `name` and its duration. Turns expected errors into a ClickException."""
     click.echo(f"--- {name}")
     begun = time.monotonic()
     try:
         yield
-    except (ClientError, CommandError, OSError, QueryError, ValueError, WrongError) as error:
+    except (ClientError, CommandError, OSError, QueryError, ValueError, CheckError) as error:
         raise click.ClickException(f"{name}: {error}") from error
     click.echo(f"--- {name}: passed in {time.monotonic() - begun:.0f} s")
 
 
 @dataclass(frozen=True)
 class Images:
-    """Their names, from docker-compose.yml with the environment put in."""
+    """Image names, from docker-compose.yml with the environment's variables."""
 
     server: str
     base: str
@@ -79,127 +79,127 @@ class Images:
 
 
 def check_composition() -> Images:
-    """docker-compose.yml with all its profiles, and which images it runs. Raises CommandError, WrongError."""
+    """Check docker-compose.yml with all profiles; returns its images. Raises CommandError, CheckError."""
     config = json.loads(run([str(COMPOSE), "--profile", "*", "config", "--format", "json"]))
     if found := list(faults(config)):
-        raise WrongError("\n".join(found))
+        raise CheckError("\n".join(found))
     server, prometheus = config["services"]["server"], config["services"]["prometheus"]
     return Images(server["image"], server["build"]["args"]["BASE_IMAGE"], prometheus["image"])
 
 
 def check_files(images: Images) -> None:
-    """What can be said of the other files before anything runs. Raises CommandError."""
+    """Lint the Dockerfile, and Prometheus's files with every alert's tests. Raises CommandError."""
     run([str(HADOLINT), "Dockerfile"])
     promtool(images, "check", "config", "/deploy/prometheus/prometheus.yml")
     promtool(images, "check", "rules", "/deploy/prometheus/rules/dragoman.yml")
     click.echo(promtool(images, "test", "rules", "/deploy/prometheus/tests/dragoman.yml").strip())
 
 
-def promtool(images: Images, *arguments: str, given: bytes | None = None) -> str:
-    """Run the promtool of Prometheus's image. Raises CommandError."""
+def promtool(images: Images, *arguments: str, stdin: bytes | None = None) -> str:
+    """Output of promtool, run in Prometheus's image. Raises CommandError."""
     files = f"{ROOT}/deploy:/deploy:ro"
     options = ["--rm", "--interactive", "--network", "none", "--volume", files, "--entrypoint", "/bin/promtool"]
-    return run(["docker", "run", *options, images.prometheus, *arguments], given=given)
+    return run(["docker", "run", *options, images.prometheus, *arguments], stdin=stdin)
 
 
 def check_image(images: Images) -> None:
-    """Its size, what is not in it, and its model, without a network and on a read-only root. Raises WrongError."""
-    base, whole = (
+    """Check the image's size, contents and model, without a network on a read-only root. Raises CheckError."""
+    base, size = (
         int(run(["docker", "image", "inspect", "--format", "{{.Size}}", name])) for name in (images.base, images.server)
     )
-    click.echo(f"{images.server}: {whole / 1e6:.0f} MB, {(whole - base) / 1e6:.0f} MB above its base")
-    if whole - base > MAX_ADDED_BYTES:
-        raise WrongError(f"the image may be {MAX_ADDED_BYTES / 1e6:.0f} MB above its base")
-    alone = ["docker", "run", "--rm", "--read-only", "--network", "none", "--cap-drop", "ALL"]
-    run([*alone, "--entrypoint", "python", images.server, "-c", LEFT_OUT])
-    click.echo(run([*alone, images.server, "verify", "/bundle"]).strip().splitlines()[-1])
+    click.echo(f"{images.server}: {size / 1e6:.0f} MB, {(size - base) / 1e6:.0f} MB above its base")
+    if size - base > MAX_ADDED_BYTES:
+        raise CheckError(f"the image may be {MAX_ADDED_BYTES / 1e6:.0f} MB above its base")
+    isolated = ["docker", "run", "--rm", "--read-only", "--network", "none", "--cap-drop", "ALL"]
+    run([*isolated, "--entrypoint", "python", images.server, "-c", FORBIDDEN])
+    click.echo(run([*isolated, images.server, "verify", "/bundle"]).strip().splitlines()[-1])
 
 
 def evaluate(stack: Stack, prometheus: Prometheus) -> None:
-    """All panels and rules, under mixed traffic. Raises WrongError."""
-    with traffic(stack.server) as ended:
-        end = time.monotonic() + TRAFFIC_SECONDS + PATIENCE_SECONDS
+    """Evaluate all panels and rules under mixed traffic. Raises CheckError."""
+    with traffic(stack.server) as calls:
+        end = time.monotonic() + TRAFFIC_SECONDS + SETTLE_SECONDS
         time.sleep(TRAFFIC_SECONDS / 2)
         while True:
-            questions = [*panels(DASHBOARDS, prometheus), *conditions(prometheus.rules())]
-            found = [finding for question in questions if (finding := _answered(question, prometheus))]
+            queries = [*panels(DASHBOARDS, prometheus), *conditions(prometheus.rules())]
+            found = [finding for query in queries if (finding := _problem(query, prometheus))]
             if not found or time.monotonic() > end:
                 break
             time.sleep(2)
     rules = prometheus.rules()
     errors = [rule for rule in rules if rule.error]
-    _report(questions, found, rules)
+    _report(queries, found, rules)
     if found or errors:
-        raise WrongError("\n".join([*map(str, found), *map(str, errors)]))
-    for (kind, well), count in sorted(ended.items()):
-        click.echo(f"{count} calls of kind {kind} ended {'as they should' if well else 'otherwise'}")
-    if missing := {"translate", "embed", "bad", "cancelled", "late"} - {kind for kind, well in ended if well}:
-        raise WrongError(f"no call of kind {', '.join(sorted(missing))} ended as it should")
+        raise CheckError("\n".join([*map(str, found), *map(str, errors)]))
+    for (kind, as_expected), count in sorted(calls.items()):
+        click.echo(f"{count} calls of kind {kind} ended {'as expected' if as_expected else 'unexpectedly'}")
+    if missing := {"translate", "embed", "bad", "cancelled", "late"} - {kind for kind, well in calls if well}:
+        raise CheckError(f"no call of kind {', '.join(sorted(missing))} ended as expected")
 
 
 @contextmanager
 def traffic(address: str) -> Iterator[Counter[tuple[str, bool]]]:
-    """Mixed calls while inside, in a thread of their own; what came of them is known when left."""
-    ended: Counter[tuple[str, bool]] = Counter()
-    thread = threading.Thread(target=lambda: ended.update(asyncio.run(send(address, RATE, TRAFFIC_SECONDS))))
+    """Send mixed calls from a thread; the counts by kind and success are complete on exit."""
+    calls: Counter[tuple[str, bool]] = Counter()
+    thread = threading.Thread(target=lambda: calls.update(asyncio.run(send(address, RATE, TRAFFIC_SECONDS))))
     thread.start()
     try:
-        yield ended
+        yield calls
     finally:
         thread.join()
 
 
 def alert_fires_and_ends(stack: Stack, prometheus: Prometheus) -> None:
-    """The server is killed, the alert fires; the server is back, the alert is over. Raises WrongError."""
+    """The alert fires after the server is killed, and ends after its restart. Raises CheckError."""
     if ALERT in prometheus.firing():
-        raise WrongError(f"{ALERT} fires while the server is well")
+        raise CheckError(f"{ALERT} fires while the server runs")
     stack.compose("kill", "server")
     took = wait_until(lambda: ALERT in prometheus.firing(), FIRING_SECONDS, f"{ALERT} fires")
     click.echo(f"{ALERT} fired {took:.0f} s after the server was killed")
     stack.up("server")
     took = wait_until(lambda: ALERT not in prometheus.firing(), FIRING_SECONDS, f"{ALERT} ends")
-    click.echo(f"{ALERT} was over {took:.0f} s after the server was back")
+    click.echo(f"{ALERT} ended {took:.0f} s after the server was restarted")
 
 
 def stops_in_order(stack: Stack) -> None:
-    """SIGTERM ends the server with status 0, soon. Raises WrongError."""
+    """On SIGTERM the server exits with status 0 within STOP_SECONDS. Raises CheckError."""
     begun = time.monotonic()
     stack.compose("stop", "server")
     took, status = time.monotonic() - begun, stack.inspect("server")["State"]["ExitCode"]
     click.echo(f"the server stopped with status {status} in {took:.1f} s")
     if status or took > STOP_SECONDS:
-        raise WrongError(stack.compose("logs", "server"))
+        raise CheckError(stack.compose("logs", "server"))
 
 
-def wait_until(true: Callable[[], bool], seconds: float, what: str) -> float:
-    """How many seconds it took. Raises WrongError."""
+def wait_until(condition: Callable[[], bool], seconds: float, description: str) -> float:
+    """Wait for `condition`; returns the seconds it took. Raises CheckError."""
     begun = time.monotonic()
-    while not true():
+    while not condition():
         if time.monotonic() - begun > seconds:
-            raise WrongError(f"not within {seconds:g} s: {what}")
+            raise CheckError(f"not within {seconds:g} s: {description}")
         time.sleep(1)
     return time.monotonic() - begun
 
 
-def _answered(question: Question, prometheus: Prometheus) -> Finding | None:
-    """What is wrong with it; nothing where it needs a GPU and has no answer."""
-    finding = ask(question, prometheus)
-    return None if finding and question.needs_device and finding.problem == "empty" else finding
+def _problem(query: LiveQuery, prometheus: Prometheus) -> Finding | None:
+    """The problem with the query's result; an empty one is no problem if the query needs a GPU."""
+    finding = run_query(query, prometheus)
+    return None if finding and query.needs_device and finding.problem == "empty" else finding
 
 
-def _report(questions: Sequence[Question], found: Sequence[Finding], rules: Sequence[Rule]) -> None:
-    drawn = {question.place.rpartition(" (")[0] for question in questions if not question.of_rule}
+def _report(queries: Sequence[LiveQuery], found: Sequence[Finding], rules: Sequence[Rule]) -> None:
+    panels_asked = {query.origin.rpartition(" (")[0] for query in queries if not query.of_rule}
     empty = sum(finding.problem == "empty" for finding in found)
     errors = len(found) - empty + sum(bool(rule.error) for rule in rules)
     click.echo(
-        f"{len(drawn)} panels and {len(rules)} rules, {sum(rule.alerts for rule in rules)} of them alerts, in "
-        f"{len(questions)} queries: {empty} empty, {errors} errors; "
-        f"{sum(question.needs_device for question in questions)} query of GPUs alone may be empty"
+        f"{len(panels_asked)} panels and {len(rules)} rules, {sum(rule.alerts for rule in rules)} of them alerts, in "
+        f"{len(queries)} queries: {empty} empty, {errors} errors; "
+        f"may be empty without a GPU: {sum(query.needs_device for query in queries)}"
     )
 
 
-def rehearse() -> None:
-    """All stages, one after the other. Raises ClickException at the first that fails."""
+def run_stages() -> None:
+    """Run all stages in order. Raises ClickException at the first failure."""
     with stage("engine"):
         click.echo(run(["docker", "version", "--format", "Docker {{.Server.Version}}"]).strip())
     with stage("files"):
@@ -219,9 +219,9 @@ def rehearse() -> None:
         with stage("panels and rules"):
             evaluate(services, prometheus)
         with stage("metrics"):
-            click.echo(strangers_make_no_series(services.server, services.metrics))
+            click.echo(unknown_names_add_no_series(services.server, services.metrics))
             click.echo(memory_agrees(services))
-            promtool(images, "check", "metrics", given=scrape(services.metrics).text.encode())
+            promtool(images, "check", "metrics", stdin=scrape(services.metrics).text.encode())
         with stage("alert"):
             alert_fires_and_ends(services, prometheus)
         with stage("stop"):
@@ -230,9 +230,9 @@ def rehearse() -> None:
 
 @click.command()
 def main() -> None:
-    """Try the image, docker-compose.yml, the dashboards and the rules on a real engine."""
+    """Test the image, docker-compose.yml, the dashboards and the rules on a container engine."""
     begun = time.monotonic()
-    rehearse()
+    run_stages()
     click.echo(f"deploy-test: passed in {time.monotonic() - begun:.0f} s")
 
 

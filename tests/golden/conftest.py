@@ -1,4 +1,4 @@
-"""The shipped bundles, opened: the one that is served, and the same model in float32."""
+"""The shipped bundle and the same model in float32, opened."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Where the shipped checkpoint and its bundles lie."""
+"""Paths of the shipped checkpoint and its bundles."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The shipped checkpoint, the bundles made of it, and what making them anew gives."""
+"""The shipped checkpoint, its bundles, and a fresh export."""
 
 import re
 from pathlib import Path
@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from dragoman.bundle.graph_decoder import GraphDecoder, decode_alone
 from dragoman.bundle.manifest import GOLDEN_FILE, REPORT_FILE, Bundle, open_bundle
 from dragoman.bundle.precision import LOSSES
-from dragoman.bundle.verify import GraphDecoder, decode_alone
 from dragoman.export.command import export
 from dragoman.model.checkpoint import load_checkpoint
 from tests.golden.shipped import CHECKPOINT, ROOT
@@ -23,14 +23,14 @@ class TestTheCheckpoint:
         assert checkpoint.config.source_languages == ("en",)
         assert checkpoint.config.target_languages == ("fr",)
 
-    def test_its_card_names_data_licences_and_scores(self) -> None:
+    def test_its_card_has_data_licences_and_scores(self) -> None:
         card = (CHECKPOINT / "README.md").read_text()
         for word in ("CC-BY 2.0 FR", "Tatoeba", "Debian", "BLEU", "dragoman train"):
             assert word in card
 
 
 def check_proof(bundle: Bundle) -> None:
-    """It was proven on the thousand sentences, and gave the reference's tokens alone and in every batch."""
+    """The bundle was proven on the thousand sentences: the reference's tokens, alone and in every batch."""
     report = bundle.report()
     for check in ("cached_equals_uncached", "greedy_tokens", "alone_equals_batched"):
         assert report[check]["texts"] == 1000
@@ -47,12 +47,12 @@ class TestTheServedBundle:
         check_proof(bundle)
 
     def test_loses_no_more_than_the_bounds_allow(self, bundle: Bundle) -> None:
-        """They can be passed with --force, which a shipped bundle must not need."""
+        """--force accepts any loss; a shipped bundle must not need it."""
         loss = bundle.report()["loss_of_precision"]
         assert loss["agreement"] >= LOSSES["int8"].agreement
         assert loss["log_prob_drop"] <= LOSSES["int8"].drop
 
-    def test_says_nothing_of_the_machine_it_was_made_on(self, bundle: Bundle) -> None:
+    def test_contains_no_paths_of_the_exporting_machine(self, bundle: Bundle) -> None:
         folders = re.compile(rb"/(home|opt|root|tmp|usr|var|Users)/|" + re.escape(str(ROOT).encode()))
         files = [path for path in bundle.folder.rglob("*") if path.is_file()]
         assert [path.name for path in files if folders.search(path.read_bytes())] == []
@@ -63,13 +63,13 @@ class TestTheFloat32Bundle:
         check_proof(float32_bundle)
         assert float32_bundle.report()["greedy_tokens"]["whole_part"] >= 0.95
 
-    def test_is_hardly_larger_than_its_weights(self, float32_bundle: Bundle) -> None:
+    def test_is_at_most_a_tenth_larger_than_its_weights(self, float32_bundle: Bundle) -> None:
         assert float32_bundle.report()["size"]["ratio"] <= 1.1
 
 
 @pytest.fixture(scope="module")
 def fresh(bundle: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    """The served bundle exported anew, proven on its own golden texts."""
+    """A fresh export of the served bundle, proven on its own golden texts."""
     folder = tmp_path_factory.mktemp("fresh")
     (folder / "texts.txt").write_text("\n".join(golden.text for golden in bundle.golden()), encoding="utf-8")
     options = ("--precision", "int8", "--threads", "1", "--texts", str(folder / "texts.txt"))
@@ -79,25 +79,23 @@ def fresh(bundle: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 
 class TestAFreshExport:
-    def test_gives_the_tokens_that_the_served_bundle_gives(self, fresh: Bundle, bundle: Bundle) -> None:
+    def test_gives_the_tokens_of_the_served_bundle(self, fresh: Bundle, bundle: Bundle) -> None:
         golden = bundle.golden()
         assert len(golden) >= 64
         sources = [text.source_ids for text in golden]
         limits = [bundle.manifest.decoding.output_limit(len(source)) for source in sources]
-        served, anew = (decode_alone(GraphDecoder(which, threads=1), sources, limits) for which in (bundle, fresh))
-        assert [output.tokens for output in served] == [text.tokens for text in golden]
-        assert [output.tokens for output in anew] == [text.tokens for text in golden]
+        for which in (bundle, fresh):
+            outputs = decode_alone(GraphDecoder(which, threads=1), sources, limits)
+            assert [output.tokens for output in outputs] == [text.tokens for text in golden]
 
-    def test_gives_the_same_graphs_and_weights_where_versions_and_processor_are_the_same(
-        self, fresh: Bundle, bundle: Bundle
-    ) -> None:
-        here, there = ({name: made.report()[name] for name in ("versions", "processor")} for made in (fresh, bundle))
+    def test_has_the_same_bytes_for_the_same_versions_and_processor(self, fresh: Bundle, bundle: Bundle) -> None:
+        here, there = ({name: each.report()[name] for name in ("versions", "processor")} for each in (fresh, bundle))
         if here != there:
             pytest.skip(f"the served bundle was exported with {there}")
-        assert lasting_files(fresh) == lasting_files(bundle)
+        assert reproducible_files(fresh) == reproducible_files(bundle)
 
 
-def lasting_files(bundle: Bundle) -> dict[Path, str]:
-    """The checksums of what does not depend on the texts that an export is proven on."""
+def reproducible_files(bundle: Bundle) -> dict[Path, str]:
+    """The checksums of the files that do not depend on the texts of the proof."""
     answers = (GOLDEN_FILE, REPORT_FILE)
     return {Path(entry.path): entry.sha256 for entry in bundle.manifest.files if entry.path not in answers}

@@ -1,4 +1,4 @@
-"""The shipped bundle as `make serve` serves it, and the commands of the README, as a newcomer meets them."""
+"""The shipped bundle as served by `make serve`, and the commands of the README."""
 
 import contextlib
 import json
@@ -32,7 +32,7 @@ class Served:
 
 @contextlib.contextmanager
 def serving(bundle: Bundle, *options: str) -> Iterator[Served]:
-    """`dragoman serve` on the bundle in a process of its own, from when it is ready until SIGTERM."""
+    """`dragoman serve` on the bundle in a separate process, from readiness to SIGTERM."""
     command = [sys.executable, "-m", "dragoman.service.cli", "serve", str(bundle.folder), "--threads-per-lane", "1"]
     command += ["--port", "0", "--metrics-port", "0", *options]
     with subprocess.Popen(
@@ -47,15 +47,15 @@ def serving(bundle: Bundle, *options: str) -> Iterator[Served]:
 
 
 def _read_ready(server: "subprocess.Popen[str]") -> Served:
-    """What it prints, up to the line that says what to try."""
-    said: list[str] = []
+    """Read the server's output up to the line with a command to try."""
+    lines: list[str] = []
     for line in server.stdout or ():
-        said.append(line.rstrip())
+        lines.append(line.rstrip())
         if line.startswith("Try: "):
-            found = re.search(r"gRPC on (\S+), metrics on (\S+)", "\n".join(said))
+            found = re.search(r"gRPC on (\S+), metrics on (\S+)", "\n".join(lines))
             assert found
-            return Served(found[1], found[2], said[-1].removeprefix("Try: "))
-    pytest.fail(f"the server ended: {said}")
+            return Served(found[1], found[2], lines[-1].removeprefix("Try: "))
+    pytest.fail(f"the server ended: {lines}")
 
 
 @pytest.fixture(scope="module")
@@ -77,27 +77,27 @@ def either_server(request: pytest.FixtureRequest) -> Served:
 
 
 def command(*words: str, given: str | None = None) -> str:
-    """What a `dragoman` command prints."""
+    """The output of a `dragoman` command."""
     done = subprocess.run(
         [sys.executable, "-m", "dragoman.service.cli", *words], input=given, capture_output=True, text=True, check=True
     )
     return done.stdout
 
 
-def test_the_line_to_try_gives_french(server: Served) -> None:
+def test_the_suggested_command_translates(server: Served) -> None:
     program, *words = shlex.split(server.try_line)
     assert program.endswith("dragoman")
     assert command(*words) == FRENCH + "\n"
 
 
-def test_the_python_of_the_readme_runs(server: Served, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_python_example_of_the_readme_runs(server: Served, capsys: pytest.CaptureFixture[str]) -> None:
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     exec(code.replace("127.0.0.1:50051", server.address), {})
     assert capsys.readouterr().out.startswith(FRENCH)
 
 
-def test_texts_keep_their_order_and_their_answers_whatever_is_beside_them(either_server: Served) -> None:
-    """Short and blank ones, too, among a long one; in every rotation of the request."""
+def test_texts_keep_order_and_answers_in_any_request(either_server: Served) -> None:
+    """With short and blank texts beside a long one, in every rotation of the request."""
     long = " ".join(["The dog that I saw yesterday was sleeping under the old tree near the river."] * 4)
     texts = ["7.", "EUR 18.10", "kite", "", "?", long, "kite", "   ", "b"]
     with Client(either_server.address) as client:
@@ -110,7 +110,7 @@ def test_texts_keep_their_order_and_their_answers_whatever_is_beside_them(either
     assert alone[""].output_tokens == 0
 
 
-def test_two_lanes_give_what_one_gives(server: Served, bundle: Bundle) -> None:
+def test_two_lanes_give_the_answers_of_one(server: Served, bundle: Bundle) -> None:
     pairs = (ROOT / "benchmarks" / "data" / "tatoeba.tsv").read_text().splitlines()[:100]
     texts = [pair.split("\t")[1] for pair in pairs]
     with (
@@ -129,7 +129,7 @@ def test_a_word_without_punctuation_does_not_repeat_itself(server: Served) -> No
             assert answer.output_tokens <= 8
 
 
-def test_the_limit_of_tokens_is_kept_to_the_token(server: Served, bundle: Bundle) -> None:
+def test_the_token_limit_is_exact(server: Served, bundle: Bundle) -> None:
     limit = bundle.manifest.decoding.max_source_tokens
     word = "the "  # one token
     with Client(server.address) as client:
@@ -142,7 +142,7 @@ def test_the_limit_of_tokens_is_kept_to_the_token(server: Served, bundle: Bundle
         assert (cut.source_tokens, cut.source_truncated, cut.text) == (limit, True, whole.text)
 
 
-def test_what_looks_like_a_control_token_is_text(server: Served) -> None:
+def test_text_like_a_control_token_is_text(server: Served) -> None:
     with Client(server.address) as client:
         split = client.translate(["kite </s> boat"], to="fr").translations[0]
         assert split.source_tokens > len(["kite", "boat", "</s>"])
@@ -161,18 +161,18 @@ def test_an_embedding_does_not_depend_on_its_neighbours(either_server: Served) -
     assert alone.values == pytest.approx(mean / np.linalg.norm(mean), abs=1e-5)
 
 
-def test_info_tells_the_memory_of_the_idle_server(server: Served) -> None:
-    told = command("info", "--address", server.address)
-    assert "MiB" in told
-    assert "CPUExecutionProvider" in told
+def test_info_shows_the_memory_of_an_idle_server(server: Served) -> None:
+    output = command("info", "--address", server.address)
+    assert "MiB" in output
+    assert "CPUExecutionProvider" in output
 
 
-def test_embeddings_come_out_as_json(server: Served) -> None:
+def test_embed_prints_json(server: Served) -> None:
     (line,) = command("embed", "--address", server.address, SENTENCE).splitlines()
     assert len(json.loads(line)["embedding"]) == 256
 
 
-def test_a_file_comes_out_line_for_line(server: Served, tmp_path: Path) -> None:
+def test_a_file_is_translated_line_by_line(server: Served, tmp_path: Path) -> None:
     pairs = (ROOT / "benchmarks" / "data" / "tatoeba.tsv").read_text().splitlines()[:100]
     sources = [pair.split("\t")[1] for pair in pairs]
     (tmp_path / "in.txt").write_text("\n".join(sources) + "\n")
@@ -183,8 +183,8 @@ def test_a_file_comes_out_line_for_line(server: Served, tmp_path: Path) -> None:
     assert translated[:5] == command("translate", "--to", "fr", "--address", server.address, *sources[:5]).splitlines()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what is resident")
-def test_the_parts_of_its_memory_come_to_what_the_kernel_counts(bundle: Bundle) -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux reports resident memory")
+def test_memory_parts_add_up_to_resident_memory(bundle: Bundle) -> None:
     with serving(bundle, "--no-verify") as served, Client(served.address, timeout_seconds=60) as client:
         rested = client.info()
         client.translate([SENTENCE] * 32)

@@ -20,10 +20,19 @@ from dragoman.client import (
     Violation,
 )
 from tests.support.fake_runner import FakeRunner
-from tests.support.harness import DIMENSION, eventually, free_port, manifest, serving, text_of, token_of
+from tests.support.harness import (
+    DIMENSION,
+    PATIENCE_SECONDS,
+    eventually,
+    free_port,
+    manifest,
+    serving,
+    text_of,
+    token_of,
+)
 
 
-async def test_both_clients_get_the_same() -> None:
+async def test_both_clients_return_the_same_results() -> None:
     async with serving() as running:
 
         def in_turn() -> tuple[object, ...]:
@@ -43,7 +52,7 @@ async def test_both_clients_get_the_same() -> None:
         assert await asyncio.to_thread(in_turn) == together
 
 
-async def test_info_tells_what_is_served() -> None:
+async def test_info_describes_models_and_limits() -> None:
     async with serving(what=manifest(name="m", target_languages=("fr", "de"))) as running, running.client() as client:
         info = await client.info()
     (model,) = info.models
@@ -65,7 +74,7 @@ async def test_info_tells_what_is_served() -> None:
     )
 
 
-async def test_embeddings_have_shape_and_kind() -> None:
+async def test_embeddings_have_their_shape_and_dtype() -> None:
     async with serving() as running, running.client() as client:
         for pooling in (Pooling.MEAN, Pooling.CLS, Pooling.MAX):
             result = await client.embed(["kite", "", "red boat"], pooling=pooling)
@@ -81,7 +90,7 @@ async def test_embeddings_have_shape_and_kind() -> None:
         assert [token.id for token in text.tokens] == text.values[:, 0].tolist()
 
 
-async def test_an_embedding_of_a_cut_text_is_flagged() -> None:
+async def test_an_embedding_of_a_truncated_text_is_flagged() -> None:
     async with serving() as running, running.client() as client:
         with pytest.raises(InvalidArgumentError):
             await client.embed([text_of(25)])
@@ -95,7 +104,7 @@ Translate = Callable[..., Awaitable[TranslateResult]]
 
 @asynccontextmanager
 async def translate_of(kind: str, address: str) -> AsyncIterator[Translate]:
-    """`translate` of the one client or the other, to be awaited either way."""
+    """`translate` of one of the clients, awaitable in both cases."""
     if kind == "async":
         async with AsyncClient(address, retries=None) as client:
             yield client.translate
@@ -105,7 +114,7 @@ async def translate_of(kind: str, address: str) -> AsyncIterator[Translate]:
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
-async def test_errors_are_typed_and_say_where(kind: str) -> None:
+async def test_errors_are_typed_and_name_the_field(kind: str) -> None:
     async with serving() as running, translate_of(kind, running.address) as translate:
         with pytest.raises(InvalidArgumentError) as caught:
             await translate(["kite", text_of(25)])
@@ -116,13 +125,25 @@ async def test_errors_are_typed_and_say_where(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
-async def test_a_server_that_is_not_there_is_unavailable(kind: str) -> None:
+async def test_a_missing_server_is_unavailable(kind: str) -> None:
     async with translate_of(kind, f"127.0.0.1:{free_port()}") as translate:
         with pytest.raises(UnavailableError):
             await translate(["kite"])
 
 
-async def test_waiting_ends_after_the_client_s_own_time_or_the_call_s() -> None:
+async def test_closing_a_client_ends_its_running_calls() -> None:
+    runner = FakeRunner()
+    async with serving(runner) as running:
+        runner.gate.clear()
+        with Client(running.address) as client:
+            call = asyncio.create_task(asyncio.to_thread(client.translate, ["kite"]))
+            await eventually(runner.stepping.is_set)
+        with pytest.raises(UnavailableError):
+            await asyncio.wait_for(call, PATIENCE_SECONDS)
+        runner.gate.set()
+
+
+async def test_the_time_limit_is_the_client_s_or_the_call_s() -> None:
     runner = FakeRunner()
     async with serving(runner) as running:
         runner.gate.clear()
@@ -146,25 +167,25 @@ async def test_cancelling_an_awaited_call_cancels_it_on_the_server() -> None:
         await eventually(lambda: running.value("dragoman_finished_total", model="fake", reason="cancelled") == 1)
 
 
-async def test_a_limit_beyond_what_a_request_can_hold_has_no_further_effect() -> None:
+async def test_an_output_limit_beyond_the_field_s_range_is_capped() -> None:
     async with serving() as running, running.client() as client:
         asked = await client.translate(["red kite"], max_output_tokens=10**12)
         assert asked.translations == (await client.translate(["red kite"])).translations
 
 
-def test_a_single_text_in_place_of_a_list_is_told() -> None:
-    with Client() as client, pytest.raises(ValueError, match="texts must be a list of texts, is a single one"):
+def test_a_single_text_instead_of_a_list_is_refused() -> None:
+    with Client() as client, pytest.raises(ValueError, match="texts must be a list of texts, is a single text"):
         client.translate("kite")
 
 
-async def test_answers_larger_than_a_client_s_own_default_come_through() -> None:
+async def test_responses_may_exceed_grpc_s_default_limit() -> None:
     texts = [text_of(24)] * 1000
     async with serving() as running, running.client() as client:
         result = await client.embed(texts * 1, pooling=Pooling.NONE)
     assert sum(len(embedding.tokens) for embedding in result.embeddings) == 24_000
 
 
-async def test_a_proxy_of_the_environment_is_not_asked_for_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_loopback_calls_bypass_a_proxy_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "grpc_proxy", "https_proxy"):
         monkeypatch.setenv(name, f"http://127.0.0.1:{free_port()}")
     async with serving() as running, running.client() as client:

@@ -50,7 +50,7 @@ async def test_each_line_of_stdin_is_one_line_of_output(given: bytes, printed: s
     assert result.stdout == printed
 
 
-async def test_a_line_comes_back_before_the_next_one_is_given() -> None:
+async def test_a_line_is_answered_before_the_next_is_read() -> None:
     async with serving() as running:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -67,7 +67,7 @@ async def test_a_line_comes_back_before_the_next_one_is_given() -> None:
         assert await process.wait() == 0
 
 
-async def test_a_reader_that_goes_away_is_no_error_to_speak_of() -> None:
+async def test_a_closed_output_pipe_is_silent() -> None:
     async with serving() as running:
         command = (
             f"yes kite | {sys.executable} -m dragoman.service.cli translate --address {running.address} | head -n 2"
@@ -80,7 +80,7 @@ async def test_a_reader_that_goes_away_is_no_error_to_speak_of() -> None:
     assert stderr == b""
 
 
-async def test_a_line_that_is_too_long_is_named_and_nothing_before_it_is_lost() -> None:
+async def test_an_overlong_line_is_named_after_earlier_answers() -> None:
     async with serving() as running:
         result = await dragoman(running, "translate", stdin=f"red kite\n\n{text_of(25)}\nold boat\n".encode())
     assert result.exit_code == 1
@@ -88,15 +88,15 @@ async def test_a_line_that_is_too_long_is_named_and_nothing_before_it_is_lost() 
     assert result.stderr == "Error: line 3 has 25 tokens, the limit is 24; shorten it or set truncate\n"
 
 
-async def test_or_it_is_cut_and_told() -> None:
+async def test_an_overlong_line_is_truncated_on_request() -> None:
     async with serving() as running:
         result = await dragoman(running, "translate", "--truncate", stdin=f"kite\n{text_of(25)}\n".encode())
     assert result.exit_code == 0
     assert result.stdout == f"kite\n{text_of(24)}\n"
-    assert result.stderr == "line 2 was cut to 24 tokens\n"
+    assert result.stderr == "line 2 was truncated to 24 tokens\n"
 
 
-async def test_a_translation_that_was_stopped_is_told() -> None:
+async def test_a_stopped_translation_is_reported() -> None:
     async with serving() as running:
         result = await dragoman(running, "translate", "--max-output-tokens", "1", "red kite")
     assert (result.exit_code, result.stdout) == (0, "red\n")
@@ -113,7 +113,7 @@ async def test_input_that_is_not_utf8_is_named() -> None:
 # --- files
 
 
-async def test_a_file_comes_out_line_for_line(tmp_path: Path) -> None:
+async def test_a_file_is_translated_line_for_line(tmp_path: Path) -> None:
     lines = [f"red kite {number}" if number % 7 else "" for number in range(300)]
     (source := tmp_path / "in.txt").write_text("\n".join(lines) + "\n")
     target = tmp_path / "out.txt"
@@ -128,7 +128,7 @@ async def test_a_file_comes_out_line_for_line(tmp_path: Path) -> None:
     assert names(tmp_path) == ["in.txt", "out.txt"]
 
 
-async def test_an_empty_file_is_an_empty_file(tmp_path: Path) -> None:
+async def test_an_empty_file_gives_an_empty_file(tmp_path: Path) -> None:
     (source := tmp_path / "in.txt").touch()
     async with serving() as running:
         result = await dragoman(running, "translate", "--file", str(source), "--output", str(tmp_path / "out.txt"))
@@ -136,7 +136,7 @@ async def test_an_empty_file_is_an_empty_file(tmp_path: Path) -> None:
     assert (tmp_path / "out.txt").read_bytes() == b""
 
 
-async def test_what_was_done_of_a_file_before_an_error_is_kept_aside(tmp_path: Path) -> None:
+async def test_translations_before_an_error_are_in_the_partial_file(tmp_path: Path) -> None:
     (source := tmp_path / "in.txt").write_text("kite\nboat\n" * 50 + "." * (MAX_CHARACTERS + 1) + "\nbird\n")
     (target := tmp_path / "out.txt").write_text("as it was")
     async with serving() as running:
@@ -150,17 +150,17 @@ async def test_what_was_done_of_a_file_before_an_error_is_kept_aside(tmp_path: P
     assert (tmp_path / "out.txt.partial").read_text() == "kite\nboat\n" * 50
 
 
-async def test_a_file_with_cut_lines_says_how_many(tmp_path: Path) -> None:
+async def test_truncated_lines_of_a_file_are_counted(tmp_path: Path) -> None:
     (source := tmp_path / "in.txt").write_text(f"kite\n{text_of(30)}\n")
     async with serving() as running:
         result = await dragoman(
             running, "translate", "--truncate", "--file", str(source), "--output", str(tmp_path / "out.txt")
         )
     assert result.exit_code == 0
-    assert "1 were cut, 0 translations were stopped" in result.stderr
+    assert "1 lines were truncated, 0 translations were stopped early" in result.stderr
 
 
-async def test_a_folder_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
+async def test_an_unwritable_output_is_named(tmp_path: Path) -> None:
     (source := tmp_path / "in.txt").write_text("kite\n")
     target = tmp_path / "nowhere" / "out.txt"
     async with serving() as running:
@@ -169,10 +169,10 @@ async def test_a_folder_that_cannot_be_written_to_is_named(tmp_path: Path) -> No
     assert result.stderr == f"Error: {target}.partial: No such file or directory\n"
 
 
-# --- the others
+# --- embed, info and errors
 
 
-async def test_embeddings_are_json_by_the_line() -> None:
+async def test_embeddings_are_json_lines() -> None:
     async with serving() as running:
         result = await dragoman(running, "embed", "--no-normalize", "kite", "")
     kite, blank = map(json.loads, result.stdout.splitlines())
@@ -181,7 +181,7 @@ async def test_embeddings_are_json_by_the_line() -> None:
     assert blank == {"embedding": [2.0, 0.0, 1.0], "source_tokens": 1, "source_truncated": False}
 
 
-async def test_tokens_are_told_apart_without_pooling() -> None:
+async def test_each_token_has_its_bytes_without_pooling() -> None:
     async with serving() as running:
         result = await dragoman(running, "embed", "--pooling", "none", "--no-normalize", stdin="red kite\n")
     (line,) = result.stdout.splitlines()
@@ -190,7 +190,7 @@ async def test_tokens_are_told_apart_without_pooling() -> None:
     assert [token["embedding"] for token in tokens] == [[token["id"], place, 1] for place, token in enumerate(tokens)]
 
 
-async def test_numbers_are_as_short_as_brings_them_back() -> None:
+async def test_numbers_have_the_fewest_digits_that_restore_them() -> None:
     async with serving() as running:
         result = await dragoman(running, "embed", "kite")
     assert all(len(str(number)) < 14 for number in json.loads(result.stdout)["embedding"])
@@ -211,7 +211,7 @@ async def test_info_is_a_table() -> None:
 
 
 @pytest.mark.parametrize("command", [["translate", "kite"], ["embed", "kite"], ["info"]])
-def test_a_server_that_is_not_there_is_told_in_one_line(command: list[str]) -> None:
+def test_a_missing_server_is_reported_in_one_line(command: list[str]) -> None:
     address = f"127.0.0.1:{free_port()}"
     result = CliRunner().invoke(main, [*command, "--address", address])
     assert result.exit_code == 1
@@ -221,14 +221,14 @@ def test_a_server_that_is_not_there_is_told_in_one_line(command: list[str]) -> N
     assert len(result.stderr.splitlines()) == 1
 
 
-async def test_an_error_of_the_server_is_one_line() -> None:
+async def test_a_server_error_is_one_line() -> None:
     async with serving() as running:
         result = await dragoman(running, "translate", "--to", "xx", "kite")
     assert result.exit_code == 1
     assert result.stderr == "Error: target_language 'xx' is not known; this model has fr\n"
 
 
-async def test_a_call_that_takes_too_long_is_one_line() -> None:
+async def test_a_timeout_is_one_line() -> None:
     runner = FakeRunner()
     async with serving(runner) as running:
         runner.gate.clear()
@@ -237,7 +237,7 @@ async def test_a_call_that_takes_too_long_is_one_line() -> None:
     assert result.stderr == "Error: Deadline Exceeded\n"
 
 
-def test_an_argument_that_is_not_utf8_is_told() -> None:
+def test_an_argument_that_is_not_utf8_is_named() -> None:
     command: list[str | bytes] = [sys.executable, "-m", "dragoman.service.cli", "translate", b"na\xefve"]
     run = subprocess.run(command, capture_output=True, text=True)
     assert run.returncode == 2

@@ -1,4 +1,4 @@
-"""Health by grpc.health.v1: never too early, never too late, whatever the engine is busy with."""
+"""Health by grpc.health.v1: statuses change at the right moment, and are answered while the engine is busy."""
 
 import asyncio
 import time
@@ -24,7 +24,7 @@ async def status(channel: grpc.aio.Channel, service: str) -> int:
 
 
 @pytest.mark.parametrize("service", ["", SERVICE])
-async def test_not_serving_until_the_model_is_there(service: str) -> None:
+async def test_not_serving_until_the_model_is_added(service: str) -> None:
     server = Server(loopback(), manifest())
     await server.open()
     try:
@@ -36,7 +36,7 @@ async def test_not_serving_until_the_model_is_there(service: str) -> None:
         await server.stop(0)
 
 
-async def test_calls_before_that_are_unavailable() -> None:
+async def test_calls_to_a_starting_server_are_unavailable() -> None:
     server = Server(loopback(), manifest())
     await server.open()
     running = Running(server, FakeRunner())
@@ -58,7 +58,7 @@ async def test_an_unknown_service_is_not_found() -> None:
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
 
-async def test_a_watcher_is_told_each_change_once() -> None:
+async def test_a_watcher_gets_each_change_once() -> None:
     server = Server(loopback(), manifest())
     await server.open()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
@@ -74,7 +74,7 @@ async def test_a_watcher_is_told_each_change_once() -> None:
         await stopping
 
 
-async def test_watching_an_unknown_service_says_so() -> None:
+async def test_watching_an_unknown_service_reports_it_as_unknown() -> None:
     async with serving() as running, grpc.aio.insecure_channel(running.address) as channel:
         watch = health(channel).Watch(health_pb2.HealthCheckRequest(service="nope"))
         assert (await watch.read()).status == SERVICE_UNKNOWN
@@ -99,7 +99,7 @@ async def test_health_answers_at_once_while_the_engine_is_busy() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-async def test_a_server_whose_engine_has_died_says_so() -> None:
+async def test_a_server_whose_engine_died_is_not_serving() -> None:
     runner = FakeRunner(poison=(token_of("boat"),))
 
     def broken(row: int) -> None:

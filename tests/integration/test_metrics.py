@@ -1,4 +1,4 @@
-"""What a scrape shows: everything counted once, gauges back at 0, and nothing that a caller said."""
+"""Scrapes: each call is counted once, gauges return to 0, and nothing of a caller's input appears."""
 
 import asyncio
 import random
@@ -35,7 +35,7 @@ def calls(running: Running, method: str, code: str) -> float:
 
 
 def raw(channel: grpc.aio.Channel, method: str) -> Any:
-    """A call of bytes."""
+    """A method that takes and returns bytes."""
     return channel.unary_unary(method)
 
 
@@ -43,7 +43,7 @@ def series(running: Running) -> int:
     return sum(len(family.samples) for family in running.server.registry.collect())
 
 
-async def test_a_scrape_is_what_prometheus_reads() -> None:
+async def test_a_scrape_is_in_the_format_of_prometheus() -> None:
     async with serving() as running, running.client() as client:
         await client.translate(["red kite", "boat"])
         status, page = await fetch(running.server, "/metrics")
@@ -77,7 +77,7 @@ async def test_a_scrape_is_what_prometheus_reads() -> None:
     assert not [name for name, _ in found if name.endswith("_created")]
 
 
-async def test_alive_and_ready_are_told_apart() -> None:
+async def test_a_server_without_its_model_is_alive_but_not_ready() -> None:
     server = Server(loopback(), manifest())
     await server.open()
     try:
@@ -92,7 +92,7 @@ async def test_alive_and_ready_are_told_apart() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-async def test_a_server_whose_engine_has_died_is_not_alive() -> None:
+async def test_a_server_whose_engine_died_is_not_alive() -> None:
     runner = FakeRunner()
     runner.rest = lambda: 1 / 0  # type: ignore[method-assign,assignment]
     async with serving(runner) as running:
@@ -102,7 +102,7 @@ async def test_a_server_whose_engine_has_died_is_not_alive() -> None:
         assert (await fetch(running.server, "/readyz"))[0] == 503
 
 
-async def test_every_call_is_counted_once_and_gauges_come_back_to_0() -> None:
+async def test_each_call_is_counted_once_and_gauges_return_to_0() -> None:
     rng = random.Random(7)
     runner = FakeRunner(poison=(token_of("boat"),))
     async with serving(runner) as running, running.client() as client:
@@ -138,7 +138,7 @@ def every_code() -> list[str]:
     return [code.name for code in grpc.StatusCode]
 
 
-async def test_a_cancelled_call_is_counted_as_that() -> None:
+async def test_a_cancelled_call_is_counted_as_cancelled() -> None:
     runner = FakeRunner()
     async with serving(runner) as running, running.client() as client:
         runner.gate.clear()
@@ -150,7 +150,7 @@ async def test_a_cancelled_call_is_counted_as_that() -> None:
         await eventually(lambda: running.value("dragoman_finished_total", model="fake", reason="cancelled") == 2)
 
 
-async def test_nothing_that_a_caller_says_makes_a_series() -> None:
+async def test_no_input_of_a_caller_creates_a_series() -> None:
     rng = random.Random(3)
     async with serving() as running, running.client() as client:
         await client.translate(["kite"], to="fr")

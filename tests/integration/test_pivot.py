@@ -153,7 +153,7 @@ async def test_a_broken_second_model_refuses_before_the_first_works() -> None:
 
 
 async def test_a_pivot_unknown_to_every_model_is_refused_at_start() -> None:
-    with pytest.raises(StartupError, match=r"^pivot is 'xx', a language of no model; there are de, en, fr$"):
+    with pytest.raises(StartupError, match=r"^pivot is 'xx', a language of no model; the languages are de, en, fr$"):
         Server(loopback(ServerSettings(pivot="xx")), FIRST, SECOND)
 
 
@@ -170,6 +170,6 @@ async def test_command_line_and_call_log_show_the_pivot(caplog: pytest.LogCaptur
         "line 1: the translation was stopped",
         "line 2: the translation was stopped",
     ]
-    assert re.search("pivot +en, where no model", info.stdout)
+    assert re.search("pivot +en, for pairs", info.stdout)
     fields = next(record.fields for record in caplog.records if hasattr(record, "fields"))
     assert (fields["pivot"], fields["pivot_model"], fields["model"]) == ("en", "fr-en", "en-de")

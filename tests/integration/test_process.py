@@ -1,4 +1,4 @@
-"""The server as a process: how it starts, refuses to start, and ends."""
+"""The server as a process: starts, refused starts, and ends."""
 
 import asyncio
 import dataclasses
@@ -49,11 +49,11 @@ def bundle(tmp_path: Path) -> Path:
 
 
 class Process:
-    """A server process of our own."""
+    """A running server process."""
 
-    def __init__(self, bundle: Path, *ways: str) -> None:
+    def __init__(self, bundle: Path, *modes: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.integration.fake_server", str(bundle), *ways],
+            [sys.executable, "-m", "tests.integration.fake_server", str(bundle), *modes],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -61,7 +61,7 @@ class Process:
         self.printed: list[str] = []
 
     def until(self, start: str) -> None:
-        """Read what it prints up to a line that begins with `start`."""
+        """Read its output up to a line that begins with `start`."""
         assert self._process.stdout
         for line in self._process.stdout:
             self.printed.append(line.rstrip())
@@ -71,7 +71,7 @@ class Process:
 
     @property
     def ports(self) -> tuple[int, int]:
-        """Of gRPC and of metrics."""
+        """Ports of gRPC and of metrics."""
         found = re.search(r"gRPC on \S+:(\d+), metrics on http://\S+:(\d+)/metrics", "\n".join(self.printed))
         assert found
         return int(found[1]), int(found[2])
@@ -84,7 +84,7 @@ class Process:
         self._process.send_signal(number)
 
     def status(self) -> int:
-        """Wait for its end."""
+        """Wait for the process to end; returns its exit status."""
         return self._process.wait(PATIENCE_SECONDS)
 
     def errors(self) -> str:
@@ -97,8 +97,8 @@ class Process:
 
 
 @contextmanager
-def process(bundle: Path, *ways: str, until: str = "Try: ") -> Iterator[Process]:
-    running = Process(bundle, *ways)
+def process(bundle: Path, *modes: str, until: str = "Try: ") -> Iterator[Process]:
+    running = Process(bundle, *modes)
     try:
         if until:
             running.until(until)
@@ -108,13 +108,13 @@ def process(bundle: Path, *ways: str, until: str = "Try: ") -> Iterator[Process]
 
 
 def serve(*arguments: str | Path, blocked: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-    """`dragoman serve`, without the modules that are blocked."""
+    """Run `dragoman serve` to its end, without the `blocked` modules."""
     code = f"{BLOCKED.format(modules=blocked)} from dragoman.service.cli import main; main(prog_name='dragoman')"
     command = [sys.executable, "-c", code, "serve", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
 
 
-# --- what is not started
+# --- refused starts
 
 
 def remove(bundle: Path) -> str:
@@ -144,12 +144,10 @@ def empty(bundle: Path) -> str:
 
 
 @pytest.mark.parametrize("spoil", [remove, shorten, alter, renew, empty])
-def test_a_bad_bundle_is_refused_by_the_name_of_its_file_before_a_port_is_bound(
-    bundle: Path, spoil: Callable[[Path], str]
-) -> None:
+def test_a_bad_bundle_is_refused_before_a_port_is_bound(bundle: Path, spoil: Callable[[Path], str]) -> None:
     fault = spoil(bundle)
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        # Had it come as far as the port, it would have complained of that.
+        # A server that came as far as binding would report the taken port.
         run = serve(bundle, "--port", str(taken.getsockname()[1]))
     assert run.returncode == 1
     assert run.stdout == ""
@@ -159,7 +157,7 @@ def test_a_bad_bundle_is_refused_by_the_name_of_its_file_before_a_port_is_bound(
 
 
 @pytest.mark.parametrize("option", ["--port", "--metrics-port"])
-def test_a_port_in_use_is_told_in_one_line(bundle: Path, option: str) -> None:
+def test_a_port_in_use_is_reported_in_one_line(bundle: Path, option: str) -> None:
     other = {"--port": "--metrics-port", "--metrics-port": "--port"}[option]
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -169,7 +167,7 @@ def test_a_port_in_use_is_told_in_one_line(bundle: Path, option: str) -> None:
 
 
 @pytest.mark.parametrize("option", ["--verify", "--no-verify"])
-def test_without_a_runtime_it_says_what_to_install(bundle: Path, option: str) -> None:
+def test_a_missing_runtime_is_named_with_its_install_command(bundle: Path, option: str) -> None:
     run = serve(bundle, option, "--port", "0", "--metrics-port", "0", blocked=("onnxruntime",))
     assert run.returncode == 1
     assert run.stderr == (
@@ -177,7 +175,7 @@ def test_without_a_runtime_it_says_what_to_install(bundle: Path, option: str) ->
     )
 
 
-def test_cuda_that_cannot_run_is_told_before_anything_is_done(bundle: Path) -> None:
+def test_unusable_cuda_is_reported_before_anything_else(bundle: Path) -> None:
     pytest.importorskip("onnxruntime")
     from dragoman.service.engine.providers import cuda_fault
 
@@ -189,13 +187,13 @@ def test_cuda_that_cannot_run_is_told_before_anything_is_done(bundle: Path) -> N
     assert run.stderr == f"Error: provider cuda cannot run here: {fault}\n"
 
 
-def test_a_bundle_that_fails_its_verification_is_not_served(bundle: Path) -> None:
+def test_a_bundle_that_fails_verification_is_not_served(bundle: Path) -> None:
     with process(bundle, "unverified", until="") as running:
         assert running.status() == 1
         assert running.errors() == "the bundle failed its verification: golden answers: text 3 differs\n"
 
 
-def test_graphs_that_cannot_be_loaded_are_told_in_one_line(bundle: Path) -> None:
+def test_graphs_that_fail_to_load_are_reported_in_one_line(bundle: Path) -> None:
     pytest.importorskip("onnxruntime")
     run = serve(bundle, "--no-verify", "--port", "0", "--metrics-port", "0")
     assert run.returncode == 1
@@ -203,17 +201,17 @@ def test_graphs_that_cannot_be_loaded_are_told_in_one_line(bundle: Path) -> None
     assert len(run.stderr.splitlines()) == 1
 
 
-def test_the_server_can_be_imported_without_torch_onnx_and_runtime() -> None:
+def test_the_server_imports_without_torch_onnx_and_runtime() -> None:
     modules = ("torch", "onnx", "onnxscript", "onnxruntime", "safetensors")
     code = f"{BLOCKED.format(modules=modules)} import dragoman.service.server, dragoman.service.cli.serve"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_SECONDS)
     assert run.returncode == 0, run.stderr
 
 
-# --- what is started
+# --- running servers
 
 
-def test_it_says_what_it_serves_and_what_to_try(bundle: Path) -> None:
+def test_it_prints_its_models_and_a_command_to_try(bundle: Path) -> None:
     with process(bundle) as running:
         with Client(running.address) as client:
             assert client.translate(["red kite"]).texts == ("red kite",)
@@ -230,7 +228,7 @@ def test_it_says_what_it_serves_and_what_to_try(bundle: Path) -> None:
 
 
 def put_another_in_place(bundle: Path) -> str:
-    """Move `bundle` away, and put one with other files there; gives its version."""
+    """Move `bundle` away and put one with other files in its place; returns its version."""
     new = bundle.with_name("new")
     shutil.copytree(bundle, new)
     (new / "weights.bin").write_bytes(b"other weights")
@@ -240,7 +238,7 @@ def put_another_in_place(bundle: Path) -> str:
     return open_bundle(bundle).manifest.version
 
 
-async def test_sighup_makes_it_serve_the_version_that_lies_there_now(bundle: Path) -> None:
+async def test_sighup_makes_it_serve_the_new_version(bundle: Path) -> None:
     with process(bundle) as running:
         version = put_another_in_place(bundle)
         running.send(signal.SIGHUP)
@@ -249,21 +247,21 @@ async def test_sighup_makes_it_serve_the_version_that_lies_there_now(bundle: Pat
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_well(bundle: Path, number: signal.Signals) -> None:
+def test_a_signal_ends_it_with_status_0(bundle: Path, number: signal.Signals) -> None:
     with process(bundle) as running:
         running.send(number)
         assert running.status() == 0
         assert running.errors() == ""
 
 
-def test_a_signal_while_it_loads_ends_it_at_once(bundle: Path) -> None:
+def test_a_signal_during_loading_ends_it_at_once(bundle: Path) -> None:
     with process(bundle, "loading", until="Loading ") as running:
         running.send(signal.SIGTERM)
         assert running.status() == 0
         assert running.errors() == ""
 
 
-async def test_running_calls_are_finished_before_it_ends(bundle: Path) -> None:
+async def test_running_calls_finish_before_it_ends(bundle: Path) -> None:
     with process(bundle, "slow") as running:
         async with AsyncClient(running.address, timeout_seconds=PATIENCE_SECONDS, retries=None) as client:
             calls = [asyncio.create_task(client.translate([text_of(24)])) for _ in range(8)]
@@ -289,7 +287,7 @@ async def test_calls_that_outlast_the_grace_are_ended(bundle: Path) -> None:
                 assert isinstance(outcome, UnavailableError)
 
 
-async def test_an_engine_that_hangs_does_not_keep_it(bundle: Path) -> None:
+async def test_a_hanging_engine_does_not_keep_it_running(bundle: Path) -> None:
     with process(bundle, "hanging", "impatient") as running:
         async with AsyncClient(running.address, retries=None) as client:
             call = asyncio.create_task(client.translate(["kite"]))
@@ -300,7 +298,7 @@ async def test_an_engine_that_hangs_does_not_keep_it(bundle: Path) -> None:
                 await call
 
 
-async def test_a_second_signal_ends_it_where_it_stands(bundle: Path) -> None:
+async def test_a_second_signal_ends_it_at_once(bundle: Path) -> None:
     with process(bundle, "hanging") as running:
         async with AsyncClient(running.address, timeout_seconds=PATIENCE_SECONDS, retries=None) as client:
             call = asyncio.create_task(client.translate(["kite"]))
@@ -317,7 +315,7 @@ async def test_a_second_signal_ends_it_where_it_stands(bundle: Path) -> None:
 
 
 async def refused(running: Process) -> None:
-    """Returns never: calls are refused once the first signal has arrived."""
+    """Call until a call is refused; never returns."""
     async with AsyncClient(running.address, timeout_seconds=PATIENCE_SECONDS, retries=None) as client:
         while True:
             await client.info()

@@ -1,7 +1,6 @@
-"""What callers see of restarts and full queues when their client makes calls again: nothing."""
+"""Retries hide restarts and full queues from callers."""
 
 import asyncio
-import dataclasses
 
 import pytest
 
@@ -16,7 +15,7 @@ CALLERS = 8
 
 
 async def start(port: int) -> Server:
-    server = Server(dataclasses.replace(loopback(), port=port), manifest())
+    server = Server(loopback().model_copy(update={"port": port}), manifest())
     await server.open()
     await server.add(loaded(FakeRunner(), manifest()))
     return server
@@ -48,7 +47,7 @@ async def test_restarts_under_load_fail_no_call() -> None:
     await server.stop(0)
 
 
-async def test_of_two_servers_one_goes_down_with_its_calls_and_the_other_answers_them() -> None:
+async def test_calls_of_a_stopped_server_move_to_another() -> None:
     lost, stays = FakeRunner(), FakeRunner()
     first, second = Server(loopback(), manifest()), Server(loopback(), manifest())
     for server, runner in ((first, lost), (second, stays)):
@@ -56,7 +55,7 @@ async def test_of_two_servers_one_goes_down_with_its_calls_and_the_other_answers
         await server.add(loaded(runner, manifest()))
     address = f"ipv4:127.0.0.1:{first.port},127.0.0.1:{second.port}"
     async with AsyncClient(address, timeout_seconds=PATIENCE_SECONDS) as client:
-        # Until the client has found both.
+        # Until the client has discovered both servers.
         while not (lost.batches and stays.batches):
             await client.translate(["kite"])
         lost.gate.clear()
@@ -70,7 +69,7 @@ async def test_of_two_servers_one_goes_down_with_its_calls_and_the_other_answers
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
-async def test_a_full_queue_is_asked_again_when_it_says(kind: str) -> None:
+async def test_calls_refused_by_a_full_queue_are_repeated(kind: str) -> None:
     runner = FakeRunner()
     settings = ServerSettings(max_rows=1, queue_sequences=1, repetition_tokens=0)
     async with serving(runner, settings=settings) as running, AsyncClient(running.address) as client:
@@ -98,7 +97,7 @@ async def one_more(running: Running, kind: str) -> tuple[str, ...]:
     return await asyncio.to_thread(call)
 
 
-async def test_a_budget_of_nothing_makes_no_call_again_that_a_full_queue_refused() -> None:
+async def test_no_overload_budget_means_no_repetition() -> None:
     runner = FakeRunner()
     settings = ServerSettings(max_rows=1, queue_sequences=1, repetition_tokens=0)
     async with serving(runner, settings=settings) as running, running.client() as client:

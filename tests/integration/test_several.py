@@ -181,12 +181,12 @@ async def test_a_busy_model_does_not_starve_another_in_one_lane() -> None:
 
 
 async def test_two_bundles_of_the_same_name_are_refused() -> None:
-    with pytest.raises(StartupError, match=r"^2 bundles are called en-fr; a server tells models by their names$"):
+    with pytest.raises(StartupError, match=r"^2 bundles have the name 'en-fr'; names of models must be unique$"):
         Server(loopback(), FRENCH, FRENCH)
 
 
 async def test_a_weight_for_an_unknown_model_is_refused() -> None:
-    with pytest.raises(StartupError, match=r"^model_weights names 'nope', which is not served; there is en-fr$"):
+    with pytest.raises(StartupError, match=r"^model_weights names 'nope', which is not served; the models are en-fr$"):
         Server(ServerSettings(model_weights="nope=2"), FRENCH)
 
 

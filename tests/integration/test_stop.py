@@ -1,4 +1,4 @@
-"""Stopping in order: what runs is finished, what comes is refused, and nobody is waited for who does not work."""
+"""Stopping in order: running calls finish, new ones are refused, and idle streams are not waited for."""
 
 import asyncio
 import socket
@@ -27,7 +27,7 @@ def in_engine(running: Running) -> float:
     return sum(running.value(f"dragoman_{gauge}", model="fake") for gauge in ("active_rows", "queue_sequences"))
 
 
-async def test_running_calls_are_finished_and_new_ones_refused_at_once() -> None:
+async def test_running_calls_finish_and_new_ones_are_refused() -> None:
     runner = FakeRunner()
     running = await started(runner)
     runner.gate.clear()
@@ -41,7 +41,7 @@ async def test_running_calls_are_finished_and_new_ones_refused_at_once() -> None
             with pytest.raises(UnavailableError, match=r"^the server is stopping$"):
                 await other.translate(["boat"])
         assert time.monotonic() - asked < 10
-        # Whoever sends calls is to go elsewhere, and nobody is to end the process before its calls are through.
+        # Load balancers must send calls elsewhere, but the process must not be restarted before its calls have ended.
         assert await fetch(running.server, "/readyz") == (503, "no\n")
         assert await fetch(running.server, "/healthz") == (200, "ok\n")
         assert not stopping.done()
@@ -65,7 +65,7 @@ async def test_calls_that_outlast_the_grace_are_cancelled() -> None:
     assert running.value("dragoman_finished_total", model="fake", reason="cancelled") == 3
 
 
-async def test_those_who_only_watch_are_not_waited_for() -> None:
+async def test_watchers_of_health_are_not_waited_for() -> None:
     running = await started(FakeRunner())
     async with grpc.aio.insecure_channel(running.address) as channel:
         watch = health(channel).Watch(health_pb2.HealthCheckRequest(service=""))
@@ -76,7 +76,7 @@ async def test_those_who_only_watch_are_not_waited_for() -> None:
         watch.cancel()
 
 
-async def test_everything_is_free_again_afterwards() -> None:
+async def test_ports_are_free_after_the_stop() -> None:
     first = await started(FakeRunner())
     settings = ServerSettings(port=first.server.port, metrics_port=first.server.metrics_port)
     await first.server.stop(0)
@@ -96,7 +96,7 @@ async def test_a_second_server_on_the_same_port_does_not_start() -> None:
             assert (await client.translate(["kite"])).texts == ("kite",)
 
 
-async def test_nor_does_one_whose_metrics_port_is_taken() -> None:
+async def test_a_server_whose_metrics_port_is_taken_does_not_start() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         server = Server(ServerSettings(port=0, metrics_port=port), manifest())
@@ -105,7 +105,7 @@ async def test_nor_does_one_whose_metrics_port_is_taken() -> None:
         await server.stop(0)
 
 
-async def test_an_address_of_the_sixth_version_is_served_too() -> None:
+async def test_an_ipv6_address_is_served() -> None:
     try:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
     except OSError:
@@ -134,7 +134,7 @@ async def test_metrics_may_be_on_another_address_than_calls() -> None:
 
 
 @pytest.mark.parametrize("settings", [ServerSettings(host="192.0.2.1"), ServerSettings(metrics_host="192.0.2.1")])
-async def test_an_address_that_is_not_ours_is_named(settings: ServerSettings) -> None:
+async def test_an_address_of_another_host_is_named_in_the_error(settings: ServerSettings) -> None:
     server = Server(loopback(settings), manifest())
     with pytest.raises(StartupError, match=r"^cannot listen on 192\.0\.2\.1, port 0: "):
         await server.open()

@@ -1,7 +1,6 @@
-"""Traces of a real server, as a collector gets them."""
+"""Traces of a real server, as received by a collector."""
 
 import asyncio
-import dataclasses
 import subprocess
 import sys
 import time
@@ -28,7 +27,7 @@ METHOD = "dragoman.v1.TranslationService/Translate"
 
 
 class Collector(trace_service_pb2_grpc.TraceServiceServicer):
-    """Takes whatever comes."""
+    """Keeps every request."""
 
     def __init__(self) -> None:
         self.requests: list[trace_service_pb2.ExportTraceServiceRequest] = []
@@ -50,7 +49,7 @@ class Collector(trace_service_pb2_grpc.TraceServiceServicer):
 
 @contextmanager
 def collecting() -> Iterator[tuple[Collector, ServerSettings]]:
-    """A collector, and the settings of a server that sends there."""
+    """A collector, and the settings of a server that sends to it."""
     collector = Collector()
     server = grpc.server(ThreadPoolExecutor(2))
     trace_service_pb2_grpc.add_TraceServiceServicer_to_server(collector, server)  # type: ignore[no-untyped-call]
@@ -75,13 +74,13 @@ def traced(running: Running) -> AsyncClient:
     )
 
 
-async def test_a_call_arrives_with_its_phases_as_part_of_the_caller_s_trace() -> None:
+async def test_a_call_and_its_phases_join_the_caller_s_trace() -> None:
     with collecting() as (collector, settings):
         async with serving(settings=settings, grace_seconds=PATIENCE_SECONDS) as running, traced(running) as client:
             await client.translate(["red kite", "green kite"])
             with pytest.raises(ClientError):
                 await client.translate(["kite"], to="xx")
-        # Stopping has sent what there was.
+        # The stop has sent all spans.
         whole = [span for span in collector.spans if span.name == METHOD]
         assert len(whole) == 2
         assert {span.trace_id.hex() for span in collector.spans} == {TRACE}
@@ -116,25 +115,25 @@ async def test_no_text_token_or_address_of_a_caller_is_sent() -> None:
             assert secret not in sent
 
 
-async def test_without_a_trace_of_the_caller_s_the_ratio_decides() -> None:
+async def test_without_a_caller_s_trace_the_ratio_decides() -> None:
     with collecting() as (collector, settings):
-        settings = dataclasses.replace(settings, traces_ratio=0.0)
+        settings = settings.model_copy(update={"traces_ratio": 0.0})
         async with serving(settings=settings, grace_seconds=PATIENCE_SECONDS) as running, running.client() as client:
             await client.translate(["red kite"])
         assert collector.spans == []
 
 
-async def test_a_collector_that_is_away_costs_calls_nothing_and_the_stop_no_more_than_its_grace() -> None:
+async def test_an_absent_collector_delays_neither_calls_nor_the_stop() -> None:
     async with serving(settings=tracing(free_port())) as running:
         async with running.client() as client:
             results = await asyncio.gather(*(client.translate(["red kite"]) for _ in range(50)))
         assert {result.texts for result in results} == {("red kite",)}
-        begun = time.monotonic()
+        began = time.monotonic()
         await running.server.stop(0.2)
-        assert time.monotonic() - begun < PATIENCE_SECONDS
+        assert time.monotonic() - began < PATIENCE_SECONDS
 
 
-def test_a_client_that_waits_sends_its_trace_too() -> None:
+def test_the_blocking_client_sends_its_trace() -> None:
     async def serve() -> None:
         with collecting() as (collector, settings):
             async with serving(settings=settings, grace_seconds=PATIENCE_SECONDS) as running:
@@ -153,7 +152,7 @@ def test_there_are_no_traces_unless_an_endpoint_is_set() -> None:
     assert isinstance(open_traces(ServerSettings()), NoTraces)
 
 
-def test_what_is_missing_is_told_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named_with_its_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [*sys.modules]:
         if name.startswith(("opentelemetry", "dragoman.service.telemetry.call_spans")):
             monkeypatch.delitem(sys.modules, name)
@@ -164,6 +163,6 @@ def test_what_is_missing_is_told_with_what_to_install(monkeypatch: pytest.Monkey
     assert str(caught.value).endswith(f"is missing: {INSTALL_TRACES}")
 
 
-def test_a_server_without_traces_loads_nothing_of_opentelemetry() -> None:
+def test_a_server_without_traces_loads_no_opentelemetry() -> None:
     code = f"import sys, dragoman.service.server, {traces.__name__}; sys.exit('opentelemetry' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=PATIENCE_SECONDS).returncode == 0

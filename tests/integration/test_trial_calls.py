@@ -1,6 +1,5 @@
 """The calls that a server makes itself before it is ready."""
 
-import dataclasses
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -18,7 +17,7 @@ from tests.support.harness import Running, encoder_manifest, loaded, loopback, m
 
 @asynccontextmanager
 async def rehearsed(runner: FakeRunner, what: Manifest) -> AsyncIterator[Running]:
-    server = Server(dataclasses.replace(loopback(), warmup_seconds=10), what)
+    server = Server(loopback().model_copy(update={"warmup_seconds": 10}), what)
     await server.open()
     try:
         await server.add(loaded(runner, what))

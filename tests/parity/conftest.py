@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from dragoman.bundle.graph_decoder import GraphDecoder
 from dragoman.bundle.manifest import Bundle
-from dragoman.bundle.verify import GraphDecoder
 from dragoman.export.exporter import ExportOptions, export_checkpoint
 from dragoman.export.graph_writer import write_graphs
 from dragoman.model.checkpoint import Checkpoint
@@ -16,7 +16,7 @@ from tests.support.tiny import clear_cut, random_model, sentences, tiny_checkpoi
 
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> None:
-    """Tiny products gain nothing from more threads."""
+    """More threads do not speed up tiny products."""
     torch.set_num_threads(1)
 
 
@@ -40,13 +40,13 @@ def bundle(checkpoint: Checkpoint, checkpoint_folder: Path) -> Bundle:
 
 @pytest.fixture(scope="session")
 def logits_decoder(bundle: Bundle, tmp_path_factory: pytest.TempPathFactory) -> GraphDecoder:
-    """Over the graphs of `bundle`, with their logits shown."""
+    """A decoder over the graphs of `bundle` that outputs logits."""
     return decoder_with_logits(bundle.folder, bundle, tmp_path_factory.mktemp("logits"))
 
 
 @pytest.fixture(scope="session")
 def other_weights(checkpoint: Checkpoint, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the graphs of a model of the same shape that has other weights."""
+    """A folder with the graphs of a model of the same shape but other weights."""
     folder = tmp_path_factory.mktemp("other")
     write_graphs(folder, random_model(seed=2), checkpoint.config.decoding)
     return folder

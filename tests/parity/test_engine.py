@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dragoman.bundle.graph_decoder import Decoded, GraphDecoder, decode_alone
 from dragoman.bundle.manifest import Bundle
-from dragoman.bundle.verify import Decoded, GraphDecoder, decode_alone
 from dragoman.service.engine.engine import Engine
 from dragoman.service.engine.offline import Silent
 from dragoman.service.engine.ort_runner import OrtRunner

@@ -1,4 +1,4 @@
-"""The exported graphs against the PyTorch model that they came from."""
+"""The exported graphs against the original PyTorch model."""
 
 import copy
 import dataclasses
@@ -12,12 +12,12 @@ import onnx
 import pytest
 import torch
 
-from dragoman.bundle import verify
+from dragoman.bundle.graph_decoder import Decoded, GraphDecoder, Ids, decode_alone
 from dragoman.bundle.graphs import DECODER_FILE, ENCODER_FILE
 from dragoman.bundle.manifest import GOLDEN_FILE, Bundle, open_bundle
 from dragoman.bundle.precision import TOLERANCES
 from dragoman.bundle.runtime import onnxruntime
-from dragoman.bundle.verify import GraphDecoder, Ids, VerificationError, verify_bundle
+from dragoman.bundle.verify import VerificationError, compare_batches, verify_bundle
 from dragoman.export import exporter
 from dragoman.export.exporter import ExportOptions, export_checkpoint
 from dragoman.export.graph_writer import WeightsFile, dimensions_of, show_logits, write_graphs
@@ -25,7 +25,7 @@ from dragoman.export.proof import check_cached, check_names_and_axes, check_toke
 from dragoman.model.checkpoint import Checkpoint, load_checkpoint, own_weights
 from dragoman.model.greedy import greedy, pad
 from dragoman.model.transformer import Transformer
-from tests.parity.exports import copier, copy_graphs
+from tests.parity.exports import check_bit_equal_scores, copier, copy_graphs
 from tests.support.tiny import GATED, LARGE, PAPER, TINY, clear_cut, random_model, sentences, tiny_rules
 
 VARIANTS = {
@@ -38,7 +38,7 @@ VARIANTS = {
     ),
     "all of T5's": GATED,
 }
-"""What a model may have that the tiny checkpoint has not."""
+"""Variants of architecture that the tiny checkpoint does not have."""
 
 
 def export_quietly(checkpoint_folder: Path, bundle_folder: Path, force: bool = False) -> None:
@@ -51,7 +51,7 @@ def test_logits_equal_pytorch_at_every_size(checkpoint: Checkpoint, logits_decod
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_logits_of_other_kinds_equal_pytorch_at_every_size(name: str, bundle: Bundle, tmp_path: Path) -> None:
+def test_logits_of_other_variants_equal_pytorch(name: str, bundle: Bundle, tmp_path: Path) -> None:
     model = random_model(VARIANTS[name])
     write_graphs(tmp_path, model, tiny_rules())
     show_logits(tmp_path)
@@ -60,10 +60,10 @@ def test_logits_of_other_kinds_equal_pytorch_at_every_size(name: str, bundle: Bu
 
 
 def check_logits(decoder: GraphDecoder, model: Transformer) -> None:
-    """Against PyTorch in float64, so that nobody's rounding counts but the graphs' own.
+    """Compare logits with PyTorch's in float64, so that only the rounding of the graphs counts.
 
-    The attention of a tiny model is sharp, T5's most of all, since it is not scaled; each layer of it makes what was
-    rounded before several times larger. So a logit may be 1e-4 off, or twice as far as PyTorch's own in float32.
+    The attention of a tiny model is sharp, most of all T5's, which is not scaled; each layer multiplies earlier
+    rounding errors. A logit may therefore be off by 1e-4, or by twice the error of PyTorch's in float32.
     """
     exact, rules = copy.deepcopy(model).double(), tiny_rules()
     ours, theirs = [0.0], [0.0]
@@ -85,7 +85,7 @@ def check_logits(decoder: GraphDecoder, model: Transformer) -> None:
     assert np.max(ours) < max(1e-4, 2 * max(theirs))
 
 
-def test_a_suppressed_token_has_no_chance_in_the_graph(bundle: Bundle, logits_decoder: GraphDecoder) -> None:
+def test_suppressed_tokens_have_minus_infinity_as_logit(bundle: Bundle, logits_decoder: GraphDecoder) -> None:
     (step,) = logits_decoder.force([[5, 6, 2]], [[4]])
     assert np.isneginf(step["logits"][0, list(bundle.manifest.decoding.suppressed_ids)]).all()
     assert np.isfinite(step["log_prob"]).all()
@@ -111,7 +111,7 @@ def test_no_axis_is_frozen_at_its_traced_size(bundle: Bundle) -> None:
             assert numbers <= fixed, value.name
 
 
-def test_the_graphs_hold_standard_operators_only(bundle: Bundle) -> None:
+def test_the_graphs_have_standard_operators_only(bundle: Bundle) -> None:
     for name in (ENCODER_FILE, DECODER_FILE):
         model = onnx.load(bundle.path(name), load_external_data=False)
         assert [(entry.domain, entry.version) for entry in model.opset_import] == [("", 24)]
@@ -119,12 +119,12 @@ def test_the_graphs_hold_standard_operators_only(bundle: Bundle) -> None:
         assert not model.functions
 
 
-def test_the_graphs_tell_nothing_of_where_they_were_made(bundle: Bundle) -> None:
+def test_the_graphs_contain_no_paths(bundle: Bundle) -> None:
     for name in (ENCODER_FILE, DECODER_FILE):
         assert b".py" not in bundle.path(name).read_bytes()
 
 
-def test_the_source_lengths_reach_the_cross_attention_of_each_layer(bundle: Bundle) -> None:
+def test_source_lengths_mask_every_cross_attention(bundle: Bundle) -> None:
     graph = onnx.load(bundle.path(DECODER_FILE), load_external_data=False).graph
     tainted: set[str] = {"source_lengths"}
     masks: list[str] = []
@@ -181,28 +181,21 @@ def test_greedy_tokens_equal_the_reference(checkpoint: Checkpoint, bundle: Bundl
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_scores_do_not_depend_on_batch_mates_in_any_bit(threads: int, checkpoint: Checkpoint, bundle: Bundle) -> None:
-    decoder = GraphDecoder(bundle, threads)
-    # Lengths of 7, 11 and 15 are those at which attention at an unpadded width sums in another order.
-    rng = np.random.default_rng(3)
-    sources = [rng.integers(4, 340, length).tolist() for length in range(1, 41)]
-    limits = [24] * len(sources)
-    alone = verify.decode_alone(decoder, sources, limits)
-    assert decoder.decode(sources, limits) == alone
-    assert decoder.decode(sources[::-1], limits) == alone[::-1]
+def test_scores_are_bit_equal_in_any_batch(threads: int, bundle: Bundle) -> None:
+    check_bit_equal_scores(bundle, threads)
 
 
-class Moody(GraphDecoder):
-    """Says otherwise in company of more than one."""
+class BatchDependentDecoder(GraphDecoder):
+    """A decoder whose answers change in batches of more than two rows."""
 
     def __init__(self) -> None:
-        """Has no graphs."""
+        """Opens no graphs."""
 
     def decode(
         self, sources: Sequence[Ids], limits: Sequence[int], prompts: Sequence[Ids] | None = None
-    ) -> list[verify.Decoded]:
+    ) -> list[Decoded]:
         crowded = len(sources) > 2
-        return [verify.Decoded((7 if crowded else 6,), (-1.0 if crowded else -0.5,)) for _ in sources]
+        return [Decoded((7 if crowded else 6,), (-1.0 if crowded else -0.5,)) for _ in sources]
 
 
 class TestTheProof:
@@ -210,7 +203,7 @@ class TestTheProof:
         names = [check.name for check in verify_bundle(bundle, threads=2)]
         assert names == ["tokenizer", "golden answers", "alone equals batched"]
 
-    def test_the_report_says_what_was_compared(self, bundle: Bundle) -> None:
+    def test_the_report_lists_the_checks(self, bundle: Bundle) -> None:
         report = bundle.report()
         names = ["names and axes", "shapes", "states and logits", "cached equals uncached", "greedy tokens"]
         assert [check["name"] for check in report["checks"]] == [*names, "alone equals batched"]
@@ -223,30 +216,32 @@ class TestTheProof:
         assert all(len(text.margins) == len(text.log_probs) == len(text.tokens) for text in golden)
         assert len({len(text.source_ids) for text in golden}) > 5
 
-    def test_other_weights_are_found_out(self, bundle: Bundle, other_weights: Path, tmp_path: Path) -> None:
+    def test_other_weights_fail_the_verification(self, bundle: Bundle, other_weights: Path, tmp_path: Path) -> None:
         copy_graphs(other_weights, tmp_path)
         for name in (GOLDEN_FILE, "tokenizer"):
             (tmp_path / name).symlink_to(bundle.path(name))
         with pytest.raises(VerificationError, match="golden answers: text 0 gives other tokens"):
             verify_bundle(Bundle(tmp_path, bundle.manifest), threads=1)
 
-    def test_rows_that_a_batch_changes_fail_or_are_counted(self) -> None:
+    def test_rows_changed_by_a_batch_fail_or_are_counted(self) -> None:
         sources, limits = [(5, 2)] * 6, [1] * 6
-        decoder = Moody()
-        alone = verify.decode_alone(decoder, sources, limits)
-        with pytest.raises(VerificationError, match="alone equals batched: text . gives other tokens in a batch of 3"):
-            verify.compare_batches(decoder, sources, limits, alone)
-        check = verify.compare_batches(decoder, sources, limits, alone, strict=False)
-        # Of 6 rows in each of the four batch sizes, those in pairs stay as they were.
+        decoder = BatchDependentDecoder()
+        alone = decode_alone(decoder, sources, limits)
+        with pytest.raises(
+            VerificationError, match="alone equals batched: text . gives other tokens in a batch of 3 than alone"
+        ):
+            compare_batches(decoder, sources, limits, alone)
+        check = compare_batches(decoder, sources, limits, alone, strict=False)
+        # Of 6 rows in each of the four batch sizes, only those in pairs keep their answers.
         assert "24 rows in batches of 2, 3, 8, 32: 6 with equal tokens, 6 with bit-equal" in check.detail
 
-    def test_a_provider_that_is_not_there_is_refused(self, bundle: Bundle) -> None:
+    def test_an_unavailable_provider_is_refused(self, bundle: Bundle) -> None:
         if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
             pytest.skip("this ONNX Runtime has CUDA")
         with pytest.raises(VerificationError, match="provider: cuda is not in this ONNX Runtime, which has"):
             verify_bundle(bundle, threads=1, provider="cuda")
 
-    def test_another_tokenizer_is_found_out(self, bundle: Bundle, tmp_path: Path) -> None:
+    def test_another_tokenizer_fails_the_verification(self, bundle: Bundle, tmp_path: Path) -> None:
         for entry in bundle.manifest.files:
             (tmp_path / entry.path).parent.mkdir(exist_ok=True)
             (tmp_path / entry.path).write_bytes(bundle.path(entry.path).read_bytes())
@@ -256,18 +251,18 @@ class TestTheProof:
         with pytest.raises(VerificationError, match="tokenizer: text 3"):
             verify_bundle(Bundle(tmp_path, bundle.manifest), threads=1)
 
-    def test_other_choices_than_the_references_are_found_out(
+    def test_other_choices_than_the_reference_fail_the_proof(
         self, checkpoint: Checkpoint, bundle: Bundle, other_weights: Path
     ) -> None:
         sample, tolerance = translate_sample(checkpoint, sentences(20)), TOLERANCES["float32"]
         decoder = GraphDecoder(Bundle(other_weights, bundle.manifest), threads=1)
         with pytest.raises(VerificationError, match=r"cached equals uncached: text \d+, step \d+ chooses"):
             check_cached(decoder, sample, tolerance)
-        alone = verify.decode_alone(decoder, sample.sources, [len(output.tokens) for output in sample.outputs])
+        alone = decode_alone(decoder, sample.sources, [len(output.tokens) for output in sample.outputs])
         with pytest.raises(VerificationError, match="greedy tokens: text 0 differs from the reference"):
             check_tokens(alone, sample, tolerance)
 
-    def test_a_renamed_input_is_found_out(self, bundle: Bundle, tmp_path: Path) -> None:
+    def test_a_renamed_input_fails_the_proof(self, bundle: Bundle, tmp_path: Path) -> None:
         for name in (ENCODER_FILE, DECODER_FILE):
             model = onnx.load(bundle.path(name), load_external_data=False)
             if name == ENCODER_FILE:
@@ -276,7 +271,7 @@ class TestTheProof:
         with pytest.raises(VerificationError, match="encoder.onnx: inputs are .*attention_mask"):
             check_names_and_axes(Bundle(tmp_path, bundle.manifest))
 
-    def test_a_failed_check_leaves_nothing_behind_and_keeps_the_old_bundle(
+    def test_a_failed_check_keeps_the_old_bundle_alone(
         self, bundle: Bundle, checkpoint_folder: Path, other_weights: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(exporter, "write_graphs", copier(other_weights))
@@ -305,7 +300,7 @@ class TestTheProof:
     @pytest.mark.usefixtures("checkpoint")
     def test_force_replaces_nothing_but_a_bundle(self, checkpoint_folder: Path, tmp_path: Path) -> None:
         folder = shutil.copytree(checkpoint_folder, tmp_path / "checkpoint")
-        with pytest.raises(FileExistsError, match="checkpoint: is not a bundle, and is not replaced"):
+        with pytest.raises(FileExistsError, match="checkpoint: not a bundle, so --force does not replace it"):
             export_quietly(folder, folder, force=True)
         load_checkpoint(folder)
 
@@ -319,8 +314,8 @@ class TestTheProof:
             export_quietly(checkpoint_folder, tmp_path / "bundle")
 
 
-def test_made_up_texts_reach_the_whole_vocabulary(checkpoint: Checkpoint) -> None:
-    texts = exporter.made_up_texts(checkpoint.tokenizer)
+def test_random_texts_reach_the_whole_vocabulary(checkpoint: Checkpoint) -> None:
+    texts = exporter.random_texts(checkpoint.tokenizer)
     reached = {token for text in texts for token in checkpoint.tokenizer.encode(text)}
     words = set(range(4 + 256, checkpoint.tokenizer.vocabulary))  # after control ids and bytes
     assert len(reached & words) > 0.9 * len(words)
@@ -349,7 +344,7 @@ def test_either_of_two_end_tokens_ends_an_output(checkpoint: Checkpoint, bundle:
     assert {output.tokens[-1] for output in found} >= {2, second}
 
 
-def test_weights_that_lay_there_before_are_no_part_of_the_new_ones(tmp_path: Path) -> None:
+def test_an_existing_weights_file_is_replaced(tmp_path: Path) -> None:
     before = tmp_path / "weights.bin"
     before.write_bytes(b"older weights")
     WeightsFile(before)

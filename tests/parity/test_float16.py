@@ -1,4 +1,4 @@
-"""The float16 model and its export. All of it runs on the CPU, whose ONNX Runtime has the operators in float16 too."""
+"""The float16 model and its export, on the CPU: its ONNX Runtime has the operators in float16 too."""
 
 import dataclasses
 from pathlib import Path
@@ -9,10 +9,11 @@ import pytest
 import torch
 from torch import nn
 
+from dragoman.bundle.graph_decoder import GraphDecoder, decode_alone
 from dragoman.bundle.graphs import DECODER_FILE, ENCODER_FILE, encoder_spec
 from dragoman.bundle.manifest import WEIGHTS_FILE, Bundle
 from dragoman.bundle.precision import LOSSES
-from dragoman.bundle.verify import GraphDecoder, VerificationError, decode_alone, verify_bundle
+from dragoman.bundle.verify import VerificationError, verify_bundle
 from dragoman.export.exporter import ExportOptions, export_checkpoint
 from dragoman.export.float16 import (
     MAX_NUMBER,
@@ -28,10 +29,11 @@ from dragoman.export.graph_writer import dimensions_of, show_logits, write_graph
 from dragoman.export.proof import check_loss, translate_sample
 from dragoman.model.checkpoint import Checkpoint, own_weights
 from dragoman.model.config import TransformerConfig
-from dragoman.model.greedy import greedy, pad
+from dragoman.model.greedy import greedy
 from dragoman.model.transformer import Transformer
 from dragoman.service.engine.ort_runner import OrtRunner
 from dragoman.service.engine.runner import RowInput
+from tests.parity.exports import check_bit_equal_scores, state_differences
 from tests.support.harness import manifest
 from tests.support.tiny import GATED, LARGE, PAPER, TINY, random_model, sentences, tiny_rules
 
@@ -46,7 +48,7 @@ def half_bundle(checkpoint: Checkpoint, checkpoint_folder: Path) -> Bundle:
 
 
 def half_graphs(folder: Path, model: Transformer) -> GraphDecoder:
-    """The graphs of `model` in float16, exported without proof; their decoder gives logits."""
+    """The graphs of `model` in float16, exported without proof, with a decoder that outputs logits."""
     rules = tiny_rules(model.config)
     write_graphs(folder, halve(model), rules, precision="float16")
     show_logits(folder)
@@ -56,7 +58,7 @@ def half_graphs(folder: Path, model: Transformer) -> GraphDecoder:
 
 
 def peak_of(module: nn.Module, model: Transformer, sources: list[list[int]]) -> float:
-    """The largest value that `module` gives while `model` translates `sources`."""
+    """The largest output of `module` while `model` translates `sources`."""
     found: list[float] = []
     hook = module.register_forward_hook(lambda _module, _inputs, output: found.append(float(output.abs().max())))
     greedy(model, tiny_rules(model.config), sources)
@@ -107,7 +109,7 @@ class TestProducts:
         assert MAX_NUMBER / 2 < score <= MAX_NUMBER
 
 
-def test_what_was_tied_stays_tied() -> None:
+def test_tied_weights_stay_tied() -> None:
     model = halve(random_model())
     assert model.projection.weight is model.source_embedding.tokens.weight
     assert model.projection.weight is model.target_embedding.tokens.weight
@@ -121,7 +123,7 @@ def test_weights_that_float16_cannot_hold_are_refused_by_name() -> None:
         halve(model)
 
 
-def test_the_graphs_hold_each_weight_once_in_two_bytes(tmp_path: Path) -> None:
+def test_each_weight_is_stored_once_in_two_bytes(tmp_path: Path) -> None:
     model = random_model(LARGE)
     write_graphs(tmp_path, halve(model), tiny_rules(LARGE), precision="float16")
     weights = sum(2 * tensor.numel() for tensor in own_weights(model).values())
@@ -130,7 +132,7 @@ def test_the_graphs_hold_each_weight_once_in_two_bytes(tmp_path: Path) -> None:
     assert (tmp_path / WEIGHTS_FILE).stat().st_size <= weights + suppressed + positions + aligned
 
 
-def test_the_graphs_hold_standard_operators_with_softmax_and_norms_in_float32(half_bundle: Bundle) -> None:
+def test_softmax_and_norms_are_standard_and_in_float32(half_bundle: Bundle) -> None:
     model = onnx.load(half_bundle.path(DECODER_FILE), load_external_data=False)
     assert [(entry.domain, entry.version) for entry in model.opset_import] == [("", 24)]
     types = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
@@ -152,32 +154,20 @@ def test_caches_and_cross_keys_are_float16_and_states_float32(half_bundle: Bundl
     assert [tensor.dtype for tensor in spec.outputs[:2]] == ["float32", "float16"]
 
 
-def test_states_equal_the_half_model_but_for_a_rounding(half_bundle: Bundle, checkpoint: Checkpoint) -> None:
+def test_states_equal_the_float16_model_up_to_rounding(half_bundle: Bundle, checkpoint: Checkpoint) -> None:
     model, decoder = halve(checkpoint.model), GraphDecoder(half_bundle, threads=1)
     sources = [checkpoint.tokenizer.encode(text) for text in sentences(40)]
-    ids, lengths = pad(sources, 0)
-    with torch.no_grad():
-        right = model.encode(ids, lengths).numpy()
-    found = decoder.encode(sources)["hidden"]
-    differences = np.array(
-        [np.abs(found[row, : len(source)] - right[row, : len(source)]).max() for row, source in enumerate(sources)]
-    )
+    differences = state_differences(model, decoder, sources)
     assert np.median(differences) < 2e-3
     assert differences.max() < 2e-2
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_scores_do_not_depend_on_batch_mates_in_any_bit(threads: int, half_bundle: Bundle) -> None:
-    decoder = GraphDecoder(half_bundle, threads)
-    rng = np.random.default_rng(3)
-    sources = [rng.integers(4, 340, length).tolist() for length in range(1, 41)]
-    limits = [24] * len(sources)
-    alone = decode_alone(decoder, sources, limits)
-    assert decoder.decode(sources, limits) == alone
-    assert decoder.decode(sources[::-1], limits) == alone[::-1]
+def test_scores_are_bit_equal_in_any_batch(threads: int, half_bundle: Bundle) -> None:
+    check_bit_equal_scores(half_bundle, threads)
 
 
-def test_the_report_says_what_the_precision_costs(half_bundle: Bundle) -> None:
+def test_the_report_has_the_loss_of_precision(half_bundle: Bundle) -> None:
     report = half_bundle.report()
     loss = report["loss_of_precision"]
     assert loss["agreement"] >= 0.98
@@ -186,12 +176,12 @@ def test_the_report_says_what_the_precision_costs(half_bundle: Bundle) -> None:
     assert report["precision"] == half_bundle.manifest.precision == "float16"
 
 
-def test_a_bundle_is_verified_as_any_other(half_bundle: Bundle) -> None:
+def test_a_float16_bundle_passes_the_verification(half_bundle: Bundle) -> None:
     names = [check.name for check in verify_bundle(half_bundle, threads=1)]
     assert names == ["tokenizer", "golden answers", "alone equals batched"]
 
 
-def test_the_engines_runner_gives_what_the_verifier_gives(half_bundle: Bundle) -> None:
+def test_the_engine_gives_the_answers_of_the_verifier(half_bundle: Bundle) -> None:
     runner = OrtRunner(half_bundle, provider="cpu", threads=1, max_rows=4)
     decoder = GraphDecoder(half_bundle, threads=1)
     sources = random_sources(4)
@@ -212,12 +202,12 @@ def test_the_engines_runner_gives_what_the_verifier_gives(half_bundle: Bundle) -
 
 @pytest.fixture(scope="module")
 def decoder(tmp_path_factory: pytest.TempPathFactory) -> GraphDecoder:
-    """Takes sources of up to 256 tokens."""
+    """A decoder for sources of up to 256 tokens."""
     return half_graphs(tmp_path_factory.mktemp("long"), random_model(LONG))
 
 
 class TestMasks:
-    """Padding, up to the limit, and rows that are nothing else."""
+    """Padding up to the limit, and empty rows."""
 
     @pytest.mark.parametrize("longest", [181, LONG.max_positions])
     def test_short_texts_beside_a_long_one(self, longest: int, decoder: GraphDecoder, checkpoint: Checkpoint) -> None:
@@ -230,19 +220,19 @@ class TestMasks:
         assert together == decode_alone(decoder, batch, limits)
         assert all(np.isfinite(output.log_probs).all() for output in together)
 
-    def test_rows_of_no_tokens_are_finite_and_change_nobody(self, decoder: GraphDecoder) -> None:
+    def test_empty_rows_are_finite_and_change_no_other_row(self, decoder: GraphDecoder) -> None:
         sources = random_sources(3)
         alone = decode_alone(decoder, sources, [20] * 3)
         padded = decoder.decode([*sources, [], []], [20] * 5)
         assert padded[:3] == alone
         assert all(np.isfinite(output.log_probs).all() for output in padded[3:])
 
-    def test_tokens_are_those_of_float32_where_it_is_sure(self, decoder: GraphDecoder) -> None:
+    def test_tokens_equal_float32_up_to_a_narrow_margin(self, decoder: GraphDecoder) -> None:
         compare(decoder, random_model(LONG), random_sources(), margin=0.05)
 
 
 def compare(decoder: GraphDecoder, model: Transformer, sources: list[list[int]], margin: float) -> None:
-    """Each text gives float32's tokens up to its first step that is decided by less than `margin`."""
+    """Each text gives float32's tokens up to its first step with a smaller margin than `margin`."""
     right = greedy(model, tiny_rules(model.config), sources)
     found = decode_alone(decoder, sources, [len(output.tokens) for output in right])
     compared = 0
@@ -254,7 +244,7 @@ def compare(decoder: GraphDecoder, model: Transformer, sources: list[list[int]],
 
 
 class TestOverflow:
-    """Activations that float16 cannot hold."""
+    """Activations beyond the range of float16."""
 
     @pytest.mark.parametrize("config", [TINY, PAPER, GATED], ids=["pre", "post", "t5"])
     def test_a_state_beyond_the_range_keeps_its_tokens(self, config: TransformerConfig, tmp_path: Path) -> None:
@@ -271,7 +261,7 @@ class TestOverflow:
     def test_a_clamped_product_is_finite_and_its_loss_refused(
         self, part: str, peak: float, checkpoint: Checkpoint, tmp_path: Path
     ) -> None:
-        """Scores of 20,000 times a key, and hidden values of 400,000: no float16 comes near."""
+        """Queries of 20,000 times a key, and hidden values of 400,000, far exceed float16."""
         model, sources = random_model(dataclasses.replace(TINY, decoder_layers=1)), random_sources()
         for layer in model.encoder:
             linear = layer.get_submodule(f"self_attention.{part}" if part == "query" else f"feed_forward.{part}")
@@ -282,5 +272,5 @@ class TestOverflow:
         outputs = decode_alone(decoder, sources, [24] * len(sources))
         assert all(np.isfinite(output.log_probs).all() for output in outputs)
         rigged = dataclasses.replace(checkpoint, model=model)
-        with pytest.raises(VerificationError, match="loss of precision: .* --force goes beyond them"):
+        with pytest.raises(VerificationError, match="loss of precision: .* --force accepts any loss"):
             check_loss(decoder, translate_sample(rigged, sentences(20)), LOSSES["float16"], accept=False)

@@ -1,4 +1,4 @@
-"""The reference decoder against one pass of the whole model, and against itself in other company."""
+"""The reference decoder against one pass of the whole model, and against itself in other batches."""
 
 import dataclasses
 import random
@@ -20,7 +20,7 @@ def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 
 @pytest.fixture(scope="module")
 def answers(checkpoint: Checkpoint) -> dict[str, Output]:
-    """Texts with clear margins, and the answer each gets alone."""
+    """Texts with clear margins, and their answers alone."""
     return clear_cut(checkpoint, sentences(24, seed=5))
 
 
@@ -35,16 +35,14 @@ def long_answer(answers: dict[str, Output]) -> tuple[str, Output]:
     return max(answers.items(), key=lambda item: len(set(item[1].tokens)))
 
 
-def test_tiny_answers_are_many_and_of_both_endings(answers: dict[str, Output]) -> None:
+def test_tiny_answers_are_varied(answers: dict[str, Output]) -> None:
     assert len(answers) >= 12
     assert {output.finish for output in answers.values()} == {"end", "length"}
     assert len({output.tokens for output in answers.values()}) >= len(answers) / 2
     assert len(set(long_answer(answers)[1].tokens)) >= 8
 
 
-def test_each_choice_is_the_best_of_one_pass_over_the_whole_output(
-    checkpoint: Checkpoint, answers: dict[str, Output]
-) -> None:
+def test_each_choice_is_the_best_of_one_full_pass(checkpoint: Checkpoint, answers: dict[str, Output]) -> None:
     rules = checkpoint.config.decoding
     for text, output in answers.items():
         source = torch.tensor([checkpoint.tokenizer.encode(text)])
@@ -71,7 +69,7 @@ def test_alone_equals_batched_in_any_order(checkpoint: Checkpoint, answers: dict
             assert output.log_probs == pytest.approx(answers[text].log_probs, abs=1e-4)
 
 
-def test_it_stops_at_whichever_end_token_comes_first(checkpoint: Checkpoint, answers: dict[str, Output]) -> None:
+def test_decoding_stops_at_the_first_end_token(checkpoint: Checkpoint, answers: dict[str, Output]) -> None:
     text, plain = long_answer(answers)
     early, late = plain.tokens[2], next(token for token in plain.tokens[3:] if token not in plain.tokens[:3])
     rules = checkpoint.config.decoding
@@ -82,7 +80,7 @@ def test_it_stops_at_whichever_end_token_comes_first(checkpoint: Checkpoint, ans
         assert len(output.log_probs) == len(output.margins) == len(output.tokens)
 
 
-def test_the_limit_cuts_and_says_so(checkpoint: Checkpoint, answers: dict[str, Output]) -> None:
+def test_an_output_at_its_limit_finishes_by_length(checkpoint: Checkpoint, answers: dict[str, Output]) -> None:
     text, plain = long_answer(answers)
     for limit in (1, 3):
         output = decode(checkpoint, checkpoint.config.decoding, text, limit)
@@ -90,7 +88,7 @@ def test_the_limit_cuts_and_says_so(checkpoint: Checkpoint, answers: dict[str, O
         assert output.finish == "length"
 
 
-def test_an_end_token_in_the_last_allowed_place_is_an_end(checkpoint: Checkpoint, answers: dict[str, Output]) -> None:
+def test_an_end_token_at_the_limit_finishes_by_end(checkpoint: Checkpoint, answers: dict[str, Output]) -> None:
     text, plain = next((text, output) for text, output in answers.items() if output.finish == "end")
     assert decode(checkpoint, checkpoint.config.decoding, text, len(plain.tokens)) == plain
 
@@ -104,7 +102,7 @@ def test_each_row_of_a_batch_has_its_own_limit(checkpoint: Checkpoint, answers: 
         assert output.finish == ("end" if plain.finish == "end" and len(plain.tokens) <= limit else "length")
 
 
-def test_without_limits_the_rules_own_hold(checkpoint: Checkpoint, answers: dict[str, Output]) -> None:
+def test_default_limits_come_from_the_rules(checkpoint: Checkpoint, answers: dict[str, Output]) -> None:
     rules = checkpoint.config.decoding
     for text, output in answers.items():
         most = rules.output_limit(len(checkpoint.tokenizer.encode(text)))
@@ -121,7 +119,7 @@ def test_suppressed_tokens_are_never_chosen(checkpoint: Checkpoint, answers: dic
     assert not set(output.tokens) & set(suppressed)
 
 
-def test_a_padding_token_with_the_best_logit_is_chosen_unless_it_is_suppressed() -> None:
+def test_padding_can_be_chosen_unless_it_is_suppressed() -> None:
     model, rules, source = random_model(), tiny_rules(), [7, 8, 9, 2]
     with torch.no_grad():
         states = model.encode(torch.tensor([source]), torch.tensor([4]))
@@ -138,7 +136,7 @@ def test_no_sources_give_no_outputs(checkpoint: Checkpoint) -> None:
 
 
 @pytest.mark.parametrize("limits", [[0], [-1], [TINY.max_positions + 1], [3, 3], []])
-def test_limits_that_the_model_cannot_keep_are_refused(checkpoint: Checkpoint, limits: list[int]) -> None:
+def test_limits_beyond_the_model_are_refused(checkpoint: Checkpoint, limits: list[int]) -> None:
     with pytest.raises(ValueError, match=r"limits must be 1 numbers from 1 to 64, are \["):
         greedy(checkpoint.model, checkpoint.config.decoding, [[5, 2]], limits)
 

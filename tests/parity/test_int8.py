@@ -10,18 +10,18 @@ import pytest
 import torch
 from torch import nn
 
+from dragoman.bundle.graph_decoder import GraphDecoder
 from dragoman.bundle.graphs import DECODER_FILE
 from dragoman.bundle.manifest import PRODUCT_FILE, WEIGHTS_FILE, Bundle
 from dragoman.bundle.precision import LOSSES
-from dragoman.bundle.verify import GraphDecoder, VerificationError, check_product, decode_alone, verify_bundle
+from dragoman.bundle.verify import VerificationError, check_product, verify_bundle
 from dragoman.export.exporter import ExportOptions, export_checkpoint
 from dragoman.export.graph_writer import write_graphs, write_product
 from dragoman.export.int8 import Int8Linear, multiply, quantize, quantize_rows
 from dragoman.export.proof import check_loss, translate_sample
 from dragoman.model.checkpoint import Checkpoint, own_weights
-from dragoman.model.greedy import pad
 from dragoman.model.transformer import Transformer
-from tests.parity.exports import decoder_with_logits
+from tests.parity.exports import check_bit_equal_scores, decoder_with_logits, state_differences
 from tests.support.tiny import LARGE, TINY, clear_cut, random_model, sentences, tiny_rules
 
 
@@ -39,7 +39,7 @@ def test_a_row_is_quantized_by_its_own_largest_value() -> None:
 
 
 def test_a_small_row_keeps_its_values_beside_a_large_one() -> None:
-    """One scale for both, as per-tensor quantization has it, would turn [0.3, -0.2] into [0.392, -0.392]."""
+    """One scale for both, as in per-tensor quantization, would turn [0.3, -0.2] into [0.392, -0.392]."""
     identity = Int8Linear(quantize_rows(torch.eye(2)), None)
     small = torch.tensor([[0.30, -0.20]])
     alone = identity(small)
@@ -53,7 +53,7 @@ def test_a_row_of_zeros_gives_the_bias() -> None:
     assert linear(torch.zeros(1, 4)).tolist() == [[1.0, 2.0, 3.0]]
 
 
-def test_an_input_that_is_never_negative_has_twice_as_many_levels() -> None:
+def test_a_non_negative_input_has_twice_as_many_levels() -> None:
     table = quantize_rows(torch.eye(2))
     x = torch.tensor([[0.0, 1.0], [0.3, 0.1]])
     fine = (Int8Linear(table, None, positive=True)(x) - x).abs().max()
@@ -62,7 +62,7 @@ def test_an_input_that_is_never_negative_has_twice_as_many_levels() -> None:
 
 
 @pytest.mark.parametrize(("activation", "gated"), [("relu", False), ("relu", True), ("gelu", False)])
-def test_only_what_follows_relu_is_taken_for_never_negative(activation: Literal["relu", "gelu"], gated: bool) -> None:
+def test_only_the_result_of_relu_counts_as_non_negative(activation: Literal["relu", "gelu"], gated: bool) -> None:
     model = quantize(random_model(dataclasses.replace(TINY, activation=activation, gated=gated)))
     positive = {name for name, module in model.named_modules() if isinstance(module, Int8Linear) and module.positive}
     outer = {name for name, _ in model.named_modules() if name.endswith("feed_forward.outer")}
@@ -70,8 +70,8 @@ def test_only_what_follows_relu_is_taken_for_never_negative(activation: Literal[
 
 
 @pytest.mark.parametrize("terms", [1040, 1041, 4096])
-def test_sums_are_those_of_integers(terms: int) -> None:
-    """1040 of the largest products are the most that float32 is sure to sum exactly."""
+def test_sums_equal_integer_sums(terms: int) -> None:
+    """float32 is certain to sum at most 1040 of the largest products exactly."""
     weight = torch.full((1, terms), 127, dtype=torch.int8)
     weight[0, -1] = 126
     right = torch.tensor(127 * 127 * terms - 127).float()
@@ -79,7 +79,7 @@ def test_sums_are_those_of_integers(terms: int) -> None:
     assert multiply(x, step, weight, positive=False).item() == right
 
 
-def test_what_was_tied_stays_tied() -> None:
+def test_tied_weights_stay_tied() -> None:
     model = quantize(random_model())
     assert model.projection.weight is model.source_embedding.tokens.weight
     assert model.target_embedding.tokens is model.source_embedding.tokens or (
@@ -87,11 +87,11 @@ def test_what_was_tied_stays_tied() -> None:
     )
 
 
-def test_the_graphs_hold_each_8_bit_weight_once(int8_bundle: Bundle, checkpoint: Checkpoint) -> None:
+def test_each_8_bit_weight_is_stored_once(int8_bundle: Bundle, checkpoint: Checkpoint) -> None:
     check_size(int8_bundle.path(WEIGHTS_FILE), quantize(checkpoint.model))
 
 
-def test_the_graphs_hold_the_8_bit_weights_of_a_large_vocabulary_once(tmp_path: Path) -> None:
+def test_a_large_8_bit_vocabulary_is_stored_once(tmp_path: Path) -> None:
     model = quantize(random_model(LARGE))
     write_graphs(tmp_path, model, tiny_rules(LARGE))
     check_size(tmp_path / WEIGHTS_FILE, model)
@@ -105,7 +105,7 @@ def check_size(weights_file: Path, model: Transformer) -> None:
     assert weights_file.stat().st_size <= weights + suppressed + positions + aligned
 
 
-def test_the_graphs_hold_standard_operators_only(int8_bundle: Bundle) -> None:
+def test_the_graphs_have_standard_operators_only(int8_bundle: Bundle) -> None:
     model = onnx.load(int8_bundle.path(DECODER_FILE), load_external_data=False)
     assert [(entry.domain, entry.version) for entry in model.opset_import] == [("", 24)]
     assert "MatMulInteger" in {node.op_type for node in model.graph.node}
@@ -114,34 +114,20 @@ def test_the_graphs_hold_standard_operators_only(int8_bundle: Bundle) -> None:
     assert not in_float, "only attention, which has no weights, multiplies in float32"
 
 
-def test_states_equal_the_quantized_model_but_for_values_on_a_border(
-    int8_bundle: Bundle, checkpoint: Checkpoint
-) -> None:
+def test_states_equal_the_int8_model_up_to_rounding(int8_bundle: Bundle, checkpoint: Checkpoint) -> None:
     model, decoder = quantize(checkpoint.model), GraphDecoder(int8_bundle, threads=1)
     sources = [checkpoint.tokenizer.encode(text) for text in sentences(40)]
-    ids, lengths = pad(sources, 0)
-    with torch.no_grad():
-        right = model.encode(ids, lengths).numpy()
-    found = decoder.encode(sources)["hidden"]
-    differences = np.array(
-        [np.abs(found[row, : len(source)] - right[row, : len(source)]).max() for row, source in enumerate(sources)]
-    )
+    differences = state_differences(model, decoder, sources)
     assert np.median(differences) < 1e-4
     assert differences.max() < 0.5
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_scores_do_not_depend_on_batch_mates_in_any_bit(threads: int, int8_bundle: Bundle) -> None:
-    decoder = GraphDecoder(int8_bundle, threads)
-    rng = np.random.default_rng(3)
-    sources = [rng.integers(4, 340, length).tolist() for length in range(1, 41)]
-    limits = [24] * len(sources)
-    alone = decode_alone(decoder, sources, limits)
-    assert decoder.decode(sources, limits) == alone
-    assert decoder.decode(sources[::-1], limits) == alone[::-1]
+def test_scores_are_bit_equal_in_any_batch(threads: int, int8_bundle: Bundle) -> None:
+    check_bit_equal_scores(int8_bundle, threads)
 
 
-def test_the_report_says_what_the_precision_costs(int8_bundle: Bundle) -> None:
+def test_the_report_has_the_loss_of_precision(int8_bundle: Bundle) -> None:
     loss = int8_bundle.report()["loss_of_precision"]
     assert 0.5 < loss["agreement"] <= 1.0
     assert loss["steps"] > 1000
@@ -173,7 +159,7 @@ class TestTheKnownProduct:
         names = [check.name for check in verify_bundle(int8_bundle, threads=1)]
         assert names == ["tokenizer", "known product", "golden answers", "alone equals batched"]
 
-    def test_a_sum_that_saturates_is_found_out(self, int8_bundle: Bundle, tmp_path: Path) -> None:
+    def test_a_saturated_sum_fails_the_verification(self, int8_bundle: Bundle, tmp_path: Path) -> None:
         write_product(tmp_path)
         model = onnx.load(tmp_path / PRODUCT_FILE)
         model.graph.initializer[0].int32_data[0] = 0  # as if the processor had lost a product

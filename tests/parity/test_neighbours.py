@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from dragoman.bundle.graph_decoder import GraphDecoder, decode_alone
 from dragoman.bundle.manifest import Bundle, Manifest
-from dragoman.bundle.verify import GraphDecoder, decode_alone
 from dragoman.export.graph_writer import dimensions_of, write_graphs
 from dragoman.model.checkpoint import Checkpoint
 from dragoman.service.engine.ort_runner import OrtRunner

@@ -1,13 +1,13 @@
-"""Prompts of several tokens, and outputs that are made to end: reference, verifier and engine do the same."""
+"""Prompts of several tokens, and forced end tokens: reference, verifier and engine agree."""
 
 import dataclasses
 
 import pytest
 import torch
 
+from dragoman.bundle.graph_decoder import GraphDecoder, decode_alone
 from dragoman.bundle.manifest import Bundle
 from dragoman.bundle.rules import DecodingRules
-from dragoman.bundle.verify import GraphDecoder, decode_alone
 from dragoman.model.checkpoint import Checkpoint
 from dragoman.model.greedy import Output, greedy
 from dragoman.service.engine.offline import Offline
@@ -47,7 +47,7 @@ def right(
     return greedy(checkpoint.model, rules, sources, prompts=prompts)
 
 
-def test_the_reference_feeds_the_prompt_and_leaves_it_out(
+def test_the_reference_output_excludes_the_prompt(
     checkpoint: Checkpoint, rules: DecodingRules, sources: list[tuple[int, ...]], prompts: list[tuple[int, ...]]
 ) -> None:
     source, prompt = sources[0], prompts[0]
@@ -64,7 +64,7 @@ def test_the_reference_feeds_the_prompt_and_leaves_it_out(
     assert plain.tokens != output.tokens, "the prompt changes the answer"
 
 
-def test_an_output_at_its_limit_ends_with_the_forced_token_and_others_are_left_alone(
+def test_only_an_output_at_its_limit_ends_with_the_forced_token(
     checkpoint: Checkpoint,
     rules: DecodingRules,
     sources: list[tuple[int, ...]],
@@ -82,9 +82,7 @@ def test_an_output_at_its_limit_ends_with_the_forced_token_and_others_are_left_a
             assert (len(output.margins), output.finish) == (LIMIT - 1, "length")
 
 
-def test_prompts_are_refused_where_they_are_not_one_for_each_source_and_of_one_length(
-    checkpoint: Checkpoint, rules: DecodingRules
-) -> None:
+def test_prompts_of_wrong_number_or_length_are_refused(checkpoint: Checkpoint, rules: DecodingRules) -> None:
     for prompts in ([(1, 5)], [(1, 5), (1,)], [(), ()]):
         with pytest.raises(ValueError, match="prompts must be 2 of one length, at least 1, are"):
             greedy(checkpoint.model, rules, [[5, 2], [6, 2]], prompts=prompts)
@@ -92,7 +90,7 @@ def test_prompts_are_refused_where_they_are_not_one_for_each_source_and_of_one_l
         greedy(checkpoint.model, rules, [[5, 2]], [63], prompts=[(1, 5, 6)])
 
 
-def test_the_verifier_does_as_the_reference(
+def test_the_verifier_gives_the_answers_of_the_reference(
     prompted: Bundle, sources: list[tuple[int, ...]], prompts: list[tuple[int, ...]], right: list[Output]
 ) -> None:
     decoder = GraphDecoder(prompted, threads=1)
@@ -109,7 +107,7 @@ def test_the_verifier_does_as_the_reference(
 
 
 @pytest.mark.parametrize("rows", [1, 7])
-def test_the_engine_does_as_the_verifier_with_other_prompts_in_one_batch(
+def test_a_batch_of_different_prompts_equals_the_verifier(
     prompted: Bundle, sources: list[tuple[int, ...]], prompts: list[tuple[int, ...]], rows: int
 ) -> None:
     alone = decode_alone(GraphDecoder(prompted, threads=1), sources, [LIMIT] * len(sources), prompts)

@@ -1,4 +1,4 @@
-"""How many threads compute: no more than the process may use processors, and as many as it is told."""
+"""The number of computing threads: at most one per allowed processor, or an explicit number."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ from pathlib import Path
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 from dragoman.bundle.runtime import onnxruntime
 
-# The runtime has a thread that does not compute as soon as it is there.
+# The runtime starts with one thread that does not compute.
 before = len(os.listdir("/proc/self/task"))
 from dragoman.bundle.manifest import open_bundle
 from dragoman.service.loading.loader import load_model
@@ -29,7 +29,7 @@ print(len(model.runners), len(os.listdir("/proc/self/task")) - before)
 
 
 def loaded(bundle: Bundle, lanes: int, per_lane: int) -> tuple[int, int]:
-    """Lanes, and threads beside their own, of a process that has one processor and has warmed up `bundle`."""
+    """The lanes, and the threads besides theirs, of a process on one processor after warming up `bundle`."""
     command = [sys.executable, "-c", LOAD, str(bundle.folder), str(lanes), str(per_lane)]
     run = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert run.returncode == 0, run.stderr
@@ -43,11 +43,11 @@ needs_affinity = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason
 
 @needs_affinity
 @pytest.mark.parametrize("lanes", [1, 3])
-def test_with_one_processor_nothing_computes_beside_the_lanes_themselves(bundle: Bundle, lanes: int) -> None:
+def test_on_one_processor_only_the_lanes_compute(bundle: Bundle, lanes: int) -> None:
     assert loaded(bundle, lanes, 0) == (lanes, 0)
 
 
 @needs_affinity
-def test_an_explicit_number_is_obeyed(bundle: Bundle) -> None:
+def test_an_explicit_number_of_threads_is_used(bundle: Bundle) -> None:
     # Each of the two graphs has a pool; a lane runs one of the graphs at a time, and pools sleep between runs.
     assert loaded(bundle, 1, 3) == (1, 2 * 2)

@@ -1,4 +1,4 @@
-"""Training: a toy task is really learned, and a run that was interrupted ends bit for bit like one that was not."""
+"""Training: a toy task is learned, and an interrupted run ends bit for bit like an uninterrupted one."""
 
 import dataclasses
 import random
@@ -28,7 +28,7 @@ from tests.support.tiny import PIECES, TINY, WORDS, tiny_rules, tiny_tokenizer
 
 STEPS = 20
 USUAL = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-"""What signals did before any run."""
+"""The signal handlers before any run."""
 
 PLAN = TrainingPlan(
     schedule=Schedule(peak=3e-3, warmup_steps=5),
@@ -40,7 +40,7 @@ PLAN = TrainingPlan(
     average_every=3,
     bfloat16=False,
 )
-ARCHITECTURE = dataclasses.replace(TINY, dropout=0.1)  # so that the state of the random numbers matters
+ARCHITECTURE = dataclasses.replace(TINY, dropout=0.1)  # so that the state of the random generator matters
 VALID = [Pair("toy", "A kite.", "Un cerf-volant."), Pair("toy", "A boat.", "Un bateau.")]
 
 
@@ -62,7 +62,7 @@ class Run:
         tiny_tokenizer(folder / "tokenizer")
 
     def trainer(self, plan: TrainingPlan = PLAN, *, seed: int = 0, **architecture: Any) -> Trainer:
-        """A new process's trainer: its model begins with weights of its own, as `seed` has them."""
+        """The trainer of a new process, whose model starts with random weights from `seed`."""
         size = dataclasses.replace(ARCHITECTURE, **architecture)
         config = CheckpointConfig("toy", "transformer", ("en",), ("fr",), size, tiny_rules(size))
         torch.manual_seed(seed)
@@ -90,7 +90,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def when(model: Transformer, *, training: bool, time: int, then: Callable[[], object]) -> None:
-    """Call `then` inside the model's `time`-th pass in training, or outside of it."""
+    """Call `then` in the model's `time`-th pass in training mode, or in eval mode."""
     passes = 0
 
     def count(*_: object) -> None:
@@ -103,7 +103,7 @@ def when(model: Transformer, *, training: bool, time: int, then: Callable[[], ob
 
 
 def assert_same(found: Any, expected: Any, where: str = "state") -> None:
-    """Bit for bit, through all that a state holds."""
+    """Compare two states recursively, bit for bit."""
     if isinstance(expected, dict):
         assert found.keys() == expected.keys(), where
         for key, value in expected.items():
@@ -130,7 +130,7 @@ def assert_ended_like(run: Run, other: Run) -> None:
 # --- interruption and resumption
 
 
-def test_a_run_stopped_twice_ends_bit_for_bit_like_one_that_was_not(run: Run, uninterrupted: Run) -> None:
+def test_a_run_stopped_twice_ends_bit_equal(run: Run, uninterrupted: Run) -> None:
     steps = 0
     for number, passes in ((signal.SIGTERM, 4), (signal.SIGINT, 11)):  # in the first epoch, and among averaged steps
         trainer = run.trainer(seed=steps)
@@ -145,12 +145,12 @@ def test_a_run_stopped_twice_ends_bit_for_bit_like_one_that_was_not(run: Run, un
     assert_ended_like(run, uninterrupted)
 
 
-def test_signals_have_their_usual_meaning_again_after_a_run(uninterrupted: Run) -> None:
+def test_signal_handlers_are_restored_after_a_run(uninterrupted: Run) -> None:
     assert uninterrupted.out.is_dir()
     assert {number: signal.getsignal(number) for number in USUAL} == USUAL
 
 
-def test_a_run_killed_while_it_validates_loses_no_step(run: Run, uninterrupted: Run) -> None:
+def test_a_run_killed_in_validation_loses_no_step(run: Run, uninterrupted: Run) -> None:
     plan = dataclasses.replace(PLAN, validate_minutes=1e-9)  # after each step
     trainer = run.trainer(plan)
     when(trainer.model, training=False, time=7, then=die)
@@ -158,17 +158,17 @@ def test_a_run_killed_while_it_validates_loses_no_step(run: Run, uninterrupted: 
         trainer.run(toy_pairs(), VALID)
     assert run.state()["progress"]["step"] == 7
     assert run.trainer(plan, seed=99).run(toy_pairs(), VALID)
-    assert_ended_like(run, uninterrupted)  # and so validation has changed nothing
+    assert_ended_like(run, uninterrupted)  # so validation changes nothing
 
 
-def test_a_signal_during_validation_stops_the_run_at_the_next_step(run: Run) -> None:
+def test_a_signal_in_validation_stops_at_the_next_step(run: Run) -> None:
     trainer = run.trainer(dataclasses.replace(PLAN, validate_minutes=1e-9))
     when(trainer.model, training=False, time=2, then=lambda: signal.raise_signal(signal.SIGTERM))
     assert not trainer.run(toy_pairs(), VALID)
     assert run.state()["progress"]["step"] == 3
 
 
-def test_a_run_killed_in_its_last_validation_still_gets_its_checkpoint(run: Run, uninterrupted: Run) -> None:
+def test_a_run_killed_in_its_last_validation_can_be_completed(run: Run, uninterrupted: Run) -> None:
     trainer = run.trainer()
     when(trainer.model, training=False, time=1, then=die)
     with pytest.raises(Killed):
@@ -179,20 +179,20 @@ def test_a_run_killed_in_its_last_validation_still_gets_its_checkpoint(run: Run,
     assert_ended_like(run, uninterrupted)
 
 
-def test_running_a_finished_run_again_changes_nothing_and_says_so(
+def test_resuming_a_complete_run_changes_nothing(
     run: Run, uninterrupted: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run.trainer().run(toy_pairs(), VALID)
     (run.out / "README.md").write_text("what it was trained on")
     capsys.readouterr()
     assert run.trainer(seed=99).run(toy_pairs(), VALID)
-    assert f"this run was finished at step {STEPS}" in capsys.readouterr().err
+    assert f"this run is complete at step {STEPS}" in capsys.readouterr().err
     assert (run.out / "README.md").is_file()
     assert_same(run.saved_weights(), uninterrupted.saved_weights())
 
 
 class Killed(BaseException):
-    """Stands for a process that ends at this point."""
+    """Simulates a process that ends at this point."""
 
 
 def die() -> None:
@@ -212,7 +212,7 @@ def die() -> None:
         ({}, {"d_ff": 128}, r"another d_ff \(was 64, is 128\);"),
     ],
 )
-def test_other_settings_than_a_run_began_with_are_refused_by_name(
+def test_resuming_with_other_settings_is_refused_by_name(
     uninterrupted: Run, plan: dict[str, Any], architecture: dict[str, Any], message: str
 ) -> None:
     before = (uninterrupted.folder / "work" / STATE_FILE).read_bytes()
@@ -221,7 +221,7 @@ def test_other_settings_than_a_run_began_with_are_refused_by_name(
     assert (uninterrupted.folder / "work" / STATE_FILE).read_bytes() == before
 
 
-def test_another_corpus_than_a_run_began_with_is_refused(uninterrupted: Run) -> None:
+def test_resuming_with_another_corpus_is_refused(uninterrupted: Run) -> None:
     with pytest.raises(TrainingError, match=r"another pairs \(was 30, is 29\), target_tokens"):
         uninterrupted.trainer().run(toy_pairs(29), VALID)
 
@@ -229,23 +229,23 @@ def test_another_corpus_than_a_run_began_with_is_refused(uninterrupted: Run) -> 
 # --- one step, and the end
 
 
-def test_every_step_has_the_scheduled_rate_and_a_gradient_of_bounded_length(run: Run) -> None:
+def test_every_step_has_the_scheduled_rate_and_clipped_gradients(run: Run) -> None:
     trainer = run.trainer(dataclasses.replace(PLAN, clip_norm=0.25))
     rates, lengths = [], []
 
-    def look(optimizer: torch.optim.Optimizer, *_: object) -> None:
+    def record(optimizer: torch.optim.Optimizer, *_: object) -> None:
         rates.append(optimizer.param_groups[0]["lr"])
         lengths.append(
             float(torch.cat([p.grad.flatten() for p in trainer.model.parameters() if p.grad is not None]).norm())
         )
 
-    trainer.optimizer.register_step_pre_hook(look)
+    trainer.optimizer.register_step_pre_hook(record)
     assert trainer.run(toy_pairs(), VALID)
     assert rates == pytest.approx([PLAN.schedule.rate(step, step / STEPS) for step in range(STEPS)])
     assert max(lengths) == pytest.approx(0.25, rel=1e-4)
 
 
-def test_the_checkpoint_has_the_mean_of_the_last_part_of_the_run(run: Run) -> None:
+def test_the_checkpoint_is_the_mean_over_the_end_of_the_run(run: Run) -> None:
     trainer = run.trainer()
     history: list[dict[str, Tensor]] = []
     trainer.optimizer.register_step_post_hook(
@@ -259,14 +259,14 @@ def test_the_checkpoint_has_the_mean_of_the_last_part_of_the_run(run: Run) -> No
         assert not torch.allclose(tensor, history[-1][name], rtol=1e-3, atol=1e-6), name
 
 
-def test_a_run_too_short_to_average_is_saved_as_it_ended(run: Run) -> None:
+def test_a_run_too_short_to_average_saves_its_last_weights(run: Run) -> None:
     trainer = run.trainer(dataclasses.replace(PLAN, max_steps=2))
     assert trainer.run(toy_pairs(), VALID)
     for name, tensor in own_weights(trainer.model).items():
         assert torch.equal(run.saved_weights()[name], tensor.half().float())
 
 
-def test_a_run_ends_with_whichever_limit_comes_first(run: Run) -> None:
+def test_a_run_ends_at_the_first_of_two_limits(run: Run) -> None:
     trainer = run.trainer(dataclasses.replace(PLAN, max_steps=1000, max_minutes=10.0))
     trainer.progress.step, trainer.progress.seconds = 100, 300.0
     assert trainer.done() == 0.5
@@ -276,25 +276,25 @@ def test_a_run_ends_with_whichever_limit_comes_first(run: Run) -> None:
     assert trainer.done() == 1.0
 
 
-def test_minutes_end_a_run(run: Run) -> None:
+def test_a_run_ends_at_its_limit_in_minutes(run: Run) -> None:
     trainer = run.trainer(dataclasses.replace(PLAN, max_steps=None, max_minutes=0.003))
     assert trainer.run(toy_pairs(), VALID)
     assert 0.18 < trainer.progress.seconds < 5
     assert trainer.progress.step > 0
 
 
-def test_a_plan_without_an_end_is_refused(run: Run) -> None:
-    with pytest.raises(ValueError, match="a plan needs max_steps or max_minutes, has neither"):
+def test_a_plan_without_a_limit_is_refused(run: Run) -> None:
+    with pytest.raises(ValueError, match="the plan must have max_steps or max_minutes, has neither"):
         run.trainer(dataclasses.replace(PLAN, max_steps=None))
 
 
 @pytest.mark.parametrize("pairs", [[], [EncodedPair("never", [5, 2], [6, 2])]])
 def test_a_run_with_nothing_to_train_on_is_refused(run: Run, pairs: list[EncodedPair]) -> None:
-    with pytest.raises(TrainingError, match="no pair is left to train on"):
+    with pytest.raises(TrainingError, match="no pairs left to train on"):
         run.trainer(dataclasses.replace(PLAN, shares={"never": 0.0})).run(pairs, VALID)
 
 
-def test_a_loss_that_is_no_number_ends_the_run_before_it_spoils_the_weights(run: Run) -> None:
+def test_a_nan_loss_ends_the_run_before_the_update(run: Run) -> None:
     trainer = run.trainer()
     own_weights(trainer.model)["encoder_norm.bias"][0] = torch.nan
     before = {name: tensor.clone() for name, tensor in own_weights(trainer.model).items()}
@@ -304,7 +304,7 @@ def test_a_loss_that_is_no_number_ends_the_run_before_it_spoils_the_weights(run:
         torch.testing.assert_close(tensor, before[name], rtol=0, atol=0, equal_nan=True)
 
 
-def test_a_gradient_that_is_no_number_ends_the_run_before_it_spoils_the_weights(run: Run) -> None:
+def test_an_infinite_gradient_ends_the_run_before_the_update(run: Run) -> None:
     trainer = run.trainer()
     dict(trainer.model.named_parameters())["encoder_norm.bias"].register_hook(lambda gradient: gradient * torch.inf)
     with pytest.raises(TrainingError, match=r"the gradient is (nan|inf) at step 0"):
@@ -316,7 +316,7 @@ def test_a_gradient_that_is_no_number_ends_the_run_before_it_spoils_the_weights(
 
 
 def reversal(count: int, seed: int) -> list[tuple[str, str]]:
-    """Sentences of up to four words, and the same words from last to first."""
+    """Sentences of up to four words, and the same words in reverse order."""
     rng = random.Random(seed)
     rows = [[rng.choice(WORDS) for _ in range(rng.randint(1, 4))] for _ in range(count)]
     return [(" ".join(words).capitalize(), " ".join(reversed(words))) for words in rows]
@@ -344,7 +344,7 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> Reversal:
 
 @pytest.fixture(scope="module")
 def stopped(task: Reversal) -> subprocess.CompletedProcess[str]:
-    """The command in a process of its own, after a SIGTERM in its midst."""
+    """The command in a separate process, after a SIGTERM during training."""
     program = "from dragoman.model.training.command import train; train()"
     command = [sys.executable, "-c", program, *task.arguments]
     with subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -359,24 +359,24 @@ def stopped(task: Reversal) -> subprocess.CompletedProcess[str]:
     return subprocess.CompletedProcess(command, process.returncode, output, errors)
 
 
-def test_sigterm_ends_the_command_with_its_state_saved_and_says_how_to_go_on(
+def test_sigterm_saves_the_state_and_ends_the_command(
     task: Reversal, stopped: subprocess.CompletedProcess[str]
 ) -> None:
     assert stopped.returncode == 1, stopped.stderr
-    assert "8,000 of 8,000 pairs are of fit length" in stopped.stderr
-    assert "give the same command again to go on" in stopped.stderr
+    assert "8,000 of 8,000 pairs have a suitable length" in stopped.stderr
+    assert "the same command resumes the run" in stopped.stderr
     assert "Traceback" not in stopped.stderr
     assert (task.log.parent / STATE_FILE).is_file()
     assert not task.out.exists()
 
 
-def test_the_same_command_goes_on_and_learns_the_task(
+def test_the_same_command_resumes_and_learns_the_task(
     task: Reversal, stopped: subprocess.CompletedProcess[str]
 ) -> None:
     result = CliRunner().invoke(train, task.arguments)
     assert result.exit_code == 0, result.output
-    assert "going on from step " in result.output
-    assert "learning" not in result.output  # the vocabulary is there
+    assert "resuming from step " in result.output
+    assert "learning" not in result.output  # the vocabulary exists already
     assert "450" in task.log.read_text()
     checkpoint = load_checkpoint(task.out)
     assert checkpoint.config.source_languages == ("en",)

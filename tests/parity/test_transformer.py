@@ -35,7 +35,7 @@ def random_ids(rows: int, width: int, seed: int, most: int = TINY.source_vocabul
 
 
 def real(lengths: Tensor, width: int) -> Tensor:
-    """True at the positions [B, width] that are no padding."""
+    """True at the positions [B, width] before the padding."""
     return torch.tensor([[position < length for position in range(width)] for length in lengths.tolist()])
 
 
@@ -62,7 +62,7 @@ def oracle_of(model: Transformer) -> nn.Transformer:
 
 
 def renamed(ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The same weights under PyTorch's names, with query, key and value one below the other, as it has them."""
+    """The same weights under PyTorch's names, with query, key and value concatenated."""
     norms = {"self_residual": "norm1", "cross_residual": "norm2", "feed_residual": "norm3"}
     theirs: dict[str, Tensor] = {}
     for name, tensor in ours.items():
@@ -88,7 +88,7 @@ def renamed(ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def paper_embedding(ids: Tensor, table: Tensor) -> Tensor:
-    """Section 3.4 and 3.5 of the paper, written out one number at a time."""
+    """Sections 3.4 and 3.5 of the paper, number by number."""
     d_model = table.shape[1]
     positions = [
         [
@@ -101,8 +101,8 @@ def paper_embedding(ids: Tensor, table: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("config", KINDS, ids=kind_name)
-def test_torch_nn_transformer_with_the_same_weights_gives_the_same_outputs(config: TransformerConfig) -> None:
-    model = random_model(config).double()  # so that nothing but a difference in kind can show
+def test_outputs_equal_torch_nn_transformer(config: TransformerConfig) -> None:
+    model = random_model(config).double()  # so that rounding does not matter
     source, target = random_ids(4, 9, seed=1), random_ids(4, 7, seed=2)
     hidden_source, hidden_target = ~real(SOURCE_LENGTHS, 9), ~real(TARGET_LENGTHS, 7)
     oracle = oracle_of(model).double()
@@ -121,12 +121,12 @@ def test_torch_nn_transformer_with_the_same_weights_gives_the_same_outputs(confi
         our_states = model.encode(source, SOURCE_LENGTHS)
         our_logits = model(source, SOURCE_LENGTHS, target)
 
-    assert our_states.std() > 0.1  # so that agreement says something
+    assert our_states.std() > 0.1  # so that agreement is not trivial
     torch.testing.assert_close(our_states[~hidden_source], states[~hidden_source], rtol=0, atol=1e-5)
     torch.testing.assert_close(our_logits[~hidden_target], logits[~hidden_target], rtol=0, atol=1e-5)
 
 
-def test_separate_embeddings_output_bias_and_unscaled_embedding_are_each_used_in_their_place() -> None:
+def test_separate_embeddings_and_output_bias_are_used() -> None:
     config = dataclasses.replace(
         TINY,
         target_vocabulary=50,
@@ -169,7 +169,7 @@ def test_positions_equal_the_closed_form() -> None:
 
 
 @pytest.mark.parametrize("kind", ["sinusoid", "learned"])
-def test_the_first_token_takes_the_row_of_the_offset_and_a_later_one_its_own(kind: PositionKind) -> None:
+def test_positions_start_at_the_offset(kind: PositionKind) -> None:
     model = random_model(dataclasses.replace(TINY, position_kind=kind, position_offset=2))
     embedding = model.target_embedding
     ids = random_ids(3, 6, seed=3)
@@ -183,7 +183,7 @@ def test_the_first_token_takes_the_row_of_the_offset_and_a_later_one_its_own(kin
     assert not torch.equal(late[1], whole[1, 4:5])
 
 
-def test_the_longest_text_fits_the_position_table_and_one_more_token_does_not() -> None:
+def test_the_position_table_fits_exactly_the_longest_text() -> None:
     model = random_model(dataclasses.replace(TINY, max_positions=5, position_offset=2))
     with torch.no_grad():
         assert model.encode(random_ids(1, 5, seed=4), torch.tensor([5])).shape == (1, 5, TINY.d_model)
@@ -191,7 +191,7 @@ def test_the_longest_text_fits_the_position_table_and_one_more_token_does_not() 
             model.encode(random_ids(1, 6, seed=4), torch.tensor([6]))
 
 
-def test_distances_fall_into_classes_one_each_then_ever_wider_ones() -> None:
+def test_near_distances_have_a_class_each_and_far_ones_share() -> None:
     config = dataclasses.replace(GATED, relative_buckets=8, relative_distance=20)
     tables = [RelativeBias(config, both_sides=both) for both in (True, False)]
     for bias in tables:
@@ -205,7 +205,7 @@ def test_distances_fall_into_classes_one_each_then_ever_wider_ones() -> None:
     assert before[21:] == 20 * [0]
 
 
-def test_relative_bias_is_added_by_distance_and_the_same_beyond_the_farthest() -> None:
+def test_relative_bias_is_constant_beyond_the_farthest_distance() -> None:
     bias = RelativeBias(GATED, both_sides=True)
     with torch.no_grad():
         found, table = bias(30), bias.table()
@@ -215,7 +215,7 @@ def test_relative_bias_is_added_by_distance_and_the_same_beyond_the_farthest() -
     assert torch.equal(found[0, :, 0, 29], table[40])
 
 
-def test_a_cached_step_has_the_bias_of_each_row_s_own_position() -> None:
+def test_a_cached_step_has_the_bias_of_each_row_position() -> None:
     bias = RelativeBias(GATED, both_sides=False)
     with torch.no_grad():
         whole = bias(30)[0]
@@ -225,11 +225,11 @@ def test_a_cached_step_has_the_bias_of_each_row_s_own_position() -> None:
         assert torch.equal(found[row, :, 0], whole[:, position])
 
 
-# --- what is seen and what is not
+# --- masks
 
 
 @pytest.mark.parametrize("config", [TINY, PAPER, GATED], ids=kind_name)
-def test_changing_a_target_token_leaves_every_earlier_output_bit_equal(config: TransformerConfig) -> None:
+def test_a_target_token_affects_no_earlier_output(config: TransformerConfig) -> None:
     model = random_model(config)
     source, lengths = random_ids(2, 5, seed=5), torch.tensor([5, 3])
     target = random_ids(2, 8, seed=6)
@@ -256,7 +256,7 @@ def test_padding_never_changes_a_row() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=["float32", "float16"])
-def test_what_stands_in_the_padding_is_never_seen(dtype: torch.dtype) -> None:
+def test_the_content_of_padding_has_no_effect(dtype: torch.dtype) -> None:
     model = random_model().to(dtype)
     source, target = random_ids(4, 9, seed=1), random_ids(4, 7, seed=2)
     padding = ~real(SOURCE_LENGTHS, 9)
@@ -270,7 +270,7 @@ def test_what_stands_in_the_padding_is_never_seen(dtype: torch.dtype) -> None:
     assert hidden.isfinite().all()
 
 
-def test_a_row_s_length_counts_in_the_encoder_and_in_cross_attention() -> None:
+def test_lengths_affect_the_encoder_and_cross_attention() -> None:
     model = random_model()
     source, target = random_ids(1, 9, seed=1), random_ids(1, 7, seed=2)
     with torch.no_grad():
@@ -280,13 +280,13 @@ def test_a_row_s_length_counts_in_the_encoder_and_in_cross_attention() -> None:
         assert not torch.allclose(model.decode(target, states, torch.tensor([6])), hidden, atol=1e-2)
 
 
-def test_lengths_say_which_positions_are_visible() -> None:
+def test_lengths_determine_the_visible_positions() -> None:
     visible = lengths_to_visible(torch.tensor([0, 2, 3]), 3)
     assert visible.shape == (3, 1, 1, 3)
     assert visible[:, 0, 0].tolist() == [[False, False, False], [True, True, False], [True, True, True]]
 
 
-def test_attention_weighs_the_visible_values_by_the_softmax_of_scaled_products() -> None:
+def test_attention_is_the_softmax_of_scaled_visible_products() -> None:
     attention = MultiHeadAttention(dataclasses.replace(TINY, d_model=4, heads=2))
     with torch.no_grad():
         for part in (attention.query, attention.key, attention.value, attention.output):
@@ -302,7 +302,7 @@ def test_attention_weighs_the_visible_values_by_the_softmax_of_scaled_products()
 # --- size
 
 
-def test_base_has_the_parameters_of_the_hand_count() -> None:
+def test_base_has_the_hand_counted_parameters() -> None:
     embedding = 37_000 * 512  # shared by source, target and output
     attention = 4 * (512 * 512 + 512)
     feed_forward = (512 * 2048 + 2048) + (2048 * 512 + 512)
@@ -316,7 +316,7 @@ def test_base_has_the_parameters_of_the_hand_count() -> None:
     assert sum(parameter.numel() for parameter in model.parameters()) == 63_082_496
 
 
-def test_big_is_the_papers() -> None:
+def test_big_has_the_parameters_of_the_paper() -> None:
     with torch.device("meta"):
         model = Transformer(TransformerConfig.big(37_000))
     millions = sum(parameter.numel() for parameter in model.parameters()) / 1e6

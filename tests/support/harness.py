@@ -184,7 +184,7 @@ def loopback(settings: ServerSettings | None = None) -> ServerSettings:
     Without rehearsal, so that what FakeRunner counts is what a test asked for.
     """
     settings = settings or ServerSettings(repetition_tokens=0)
-    return dataclasses.replace(settings, port=0, metrics_port=0, threads_per_lane=1, warmup_seconds=0)
+    return settings.model_copy(update={"port": 0, "metrics_port": 0, "threads_per_lane": 1, "warmup_seconds": 0})
 
 
 def loaded(runner: FakeRunner, what: Manifest) -> LoadedModel:

@@ -1,12 +1,13 @@
-"""Tiny random checkpoints of other families, made by transformers itself, which is the reference of their tests.
+"""Tiny random checkpoints of other families, made by transformers, which is the reference of their tests.
 
-The tokenizers are learnt from made-up sentences, and laid out in the files that each family has.
+The tokenizers are learned from random sentences, and written in the files of each family.
 """
 
 import functools
 import io
 import json
 import random
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ import transformers
 from torch import nn
 
 from dragoman.model.checkpoint import Checkpoint
+from dragoman.model.importing import family_of, load_any
 from tests.support.tiny import sentences
 
 POSITIONS = 64
@@ -38,7 +40,7 @@ SHAPE = {
     "decoder_start_token_id": 2,
     "init_std": 0.3,
 }
-"""What all checkpoints of this kind have in common, unless their family differs."""
+"""The default configuration of all these checkpoints."""
 
 Settings = dict[str, Any]
 
@@ -49,21 +51,20 @@ class Variant:
 
     family: str
     model: str
-    """The model's class in transformers; its config's is called alike."""
+    """The model's class in transformers, from whose name that of its configuration follows."""
     write_tokenizer: Callable[[Path], Settings]
-    """Writes the tokenizer's files into a folder, and gives the settings of config.json that follow from them."""
+    """Writes the tokenizer's files into a folder, and returns the matching settings of config.json."""
     settings: Mapping[str, Any]
-    """Departures from `SHAPE`."""
+    """Differences from `SHAPE`."""
     seed: int = 0
-    """One at which outputs hold at least 8 different tokens on average."""
+    """A seed for which outputs have at least 8 different tokens on average."""
 
 
 def make(variant: Variant, folder: Path, generation: Mapping[str, Any] | None = None) -> Any:
-    """Write a checkpoint's folder as transformers does, with these rules of decoding; give transformers' model.
+    """Let transformers write a checkpoint's folder, with these decoding rules. Returns transformers' model.
 
-    It never chooses padding, after which transformers itself would lose count of M2M100's positions.
-
-    The model is in eval mode, and every weight counts: no bias is 0, no norm is the identity.
+    The model never chooses padding, after which transformers would miscount M2M100's positions. It is in eval mode, and
+    every weight matters: no bias is 0, no norm is the identity.
     """
     folder.mkdir(parents=True)
     kind = variant.model.removesuffix("ForConditionalGeneration").removesuffix("MTModel") + "Config"
@@ -92,9 +93,15 @@ def make(variant: Variant, folder: Path, generation: Mapping[str, Any] | None = 
     return model
 
 
+def import_checkpoint(folder: Path) -> Checkpoint:
+    """Read a checkpoint's folder by its recognised family."""
+    with tempfile.TemporaryDirectory() as scratch:
+        return load_any(folder, family_of(folder), Path(scratch) / "tokenizer")
+
+
 def _vary_outputs(model: Any) -> None:
-    """Keep the model from saying the same word for ever, and let it end now and then."""
-    # With a tied embedding a token's own logit would always be largest, were all gains of the last norm positive.
+    """Keep the model from repeating one token, and let it end sometimes."""
+    # With a tied embedding and positive gains in the last norm, a token's own logit would always be largest.
     decoder = model.get_decoder()
     last = decoder.layer_norm if hasattr(decoder, "layer_norm") else decoder.layers[-1].final_layer_norm
     nn.init.normal_(last.weight, std=1.0)
@@ -102,10 +109,10 @@ def _vary_outputs(model: Any) -> None:
     words, end = model.get_output_embeddings().weight, model.config.eos_token_id
     source = torch.randint(4, model.config.vocab_size - 1, (64, 12))
     target = torch.randint(4, len(words) - 1, (64, POSITIONS - 2))
-    for _ in range(4):  # the embedding may be tied, so each round moves what the next one measures
+    for _ in range(4):  # the embedding may be tied, so each round changes the measurements of the next
         hidden = model.base_model(input_ids=source, decoder_input_ids=target).last_hidden_state.flatten(0, 1)
         mean = hidden.mean(dim=0)
-        # What all steps have in common must not choose the word, nor may some words be longer than others.
+        # Neither the mean over all steps nor the norm of an embedding may determine the token.
         words.sub_(torch.outer(words @ mean, mean) / (mean @ mean))
         words.mul_(words.norm(dim=1).mean() / words.norm(dim=1, keepdim=True).clamp_min(1e-3))
         logits = hidden @ words.T
@@ -113,7 +120,7 @@ def _vary_outputs(model: Any) -> None:
 
 
 def prompted(checkpoint: Checkpoint, texts: Sequence[str]) -> tuple[list[list[int]], list[tuple[int, ...]]]:
-    """Source ids and prompts of texts, each from and to another language where there are several."""
+    """Source ids and prompts of texts, which take turns among the tokenizer's languages."""
     tokenizer = checkpoint.tokenizer
     sources, targets = tokenizer.source_languages, tokenizer.target_languages
     pairs = [(sources[each % len(sources)], targets[(each + 1) % len(targets)]) for each in range(len(texts))]
@@ -124,8 +131,8 @@ def prompted(checkpoint: Checkpoint, texts: Sequence[str]) -> tuple[list[list[in
 
 
 def generate(model: Any, source: Sequence[int], prompt: Sequence[int], most: int) -> tuple[int, ...]:
-    """What transformers makes of a source, at most so many tokens, without what it is made to begin with."""
-    made = model.generate(
+    """The output of transformers for a source, at most `most` tokens, without the prompt."""
+    output = model.generate(
         input_ids=torch.tensor([source]),
         attention_mask=torch.ones(1, len(source), dtype=torch.long),
         num_beams=1,
@@ -134,19 +141,19 @@ def generate(model: Any, source: Sequence[int], prompt: Sequence[int], most: int
         forced_bos_token_id=prompt[1] if len(prompt) > 1 else None,
         max_length=len(prompt) + most,
     )
-    return tuple(made[0].tolist()[len(prompt) :])
+    return tuple(output[0].tolist()[len(prompt) :])
 
 
 # --- the files of each family's tokenizer
 
 
 def marian(folder: Path) -> Settings:
-    """One vocabulary, its ids in another order than the model's."""
+    """One vocabulary, with ids in another order than the model's."""
     return _marian(folder, ())
 
 
 def marian_of_two_targets(folder: Path) -> Settings:
-    """As OPUS-MT models of several languages: the text begins with its target."""
+    """Like OPUS-MT models of several languages: the text begins with its target."""
     return _marian(folder, (">>fra<<", ">>deu<<"))
 
 
@@ -161,7 +168,7 @@ def _marian(folder: Path, tags: tuple[str, ...]) -> Settings:
 
 
 def marian_of_two_vocabularies(folder: Path) -> Settings:
-    """The target's is the larger."""
+    """Separate vocabularies, of which the target's is larger."""
     sizes = []
     for side, count, name in (("source", 90, "vocab.json"), ("target", 110, "target_vocab.json")):
         (folder / f"{side}.spm").write_bytes(_pieces(count))
@@ -184,7 +191,7 @@ def _marian_settings(source: int, target: int) -> Settings:
 
 
 def m2m100(folder: Path) -> Settings:
-    """A vocabulary, and after it the languages that transformers knows by heart."""
+    """A vocabulary, followed by the languages built into transformers."""
     (folder / "sentencepiece.bpe.model").write_bytes(_pieces(100))
     ids = _ids(("<s>", "<pad>", "</s>", "<unk>", *_shuffled(_names(_pieces(100)))))
     _write(folder / "vocab.json", ids)
@@ -198,12 +205,12 @@ def nllb(folder: Path) -> Settings:
 
 
 def mbart(folder: Path) -> Settings:
-    """The same with mBART's names of languages."""
+    """The layout of `nllb` with mBART's names of languages."""
     return _fairseq(folder, "MBartTokenizer", ("en_XX", "fr_XX", "de_DE"))
 
 
 def mbart50(folder: Path) -> Settings:
-    """The same, with another order of tokens in its texts."""
+    """The layout of `mbart`, with another order of tokens in a text."""
     return _fairseq(folder, "MBart50Tokenizer", ("en_XX", "fr_XX", "de_DE"))
 
 
@@ -214,7 +221,7 @@ def _fairseq(folder: Path, kind: str, tags: tuple[str, ...]) -> Settings:
 
 
 def bart(folder: Path) -> Settings:
-    """Byte pairs."""
+    """A byte-pair vocabulary."""
     learner = tokenizers.ByteLevelBPETokenizer()
     special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
     learner.train_from_iterator(sentences(300, seed=99), vocab_size=320, show_progress=False, special_tokens=special)
@@ -224,7 +231,7 @@ def bart(folder: Path) -> Settings:
 
 
 def pegasus(folder: Path) -> Settings:
-    """Pieces after 103 ids of its own."""
+    """Pieces after 103 reserved ids."""
     (folder / "spiece.model").write_bytes(_pieces(100, pad_id=0, eos_id=1, unk_id=2, bos_id=-1))
     _write(folder / "tokenizer_config.json", {"tokenizer_class": "PegasusTokenizer"})
     ids = {"pad_token_id": 0, "decoder_start_token_id": 0, "eos_token_id": 1, "forced_eos_token_id": 1}
@@ -233,7 +240,7 @@ def pegasus(folder: Path) -> Settings:
 
 @functools.cache
 def _pieces(count: int, *, unk_id: int = 0, bos_id: int = 1, eos_id: int = 2, pad_id: int = -1) -> bytes:
-    """A SentencePiece model of so many pieces."""
+    """A SentencePiece model of `count` pieces."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(sentences(300, seed=99)),
@@ -250,7 +257,7 @@ def _pieces(count: int, *, unk_id: int = 0, bos_id: int = 1, eos_id: int = 2, pa
 
 
 def _names(model: bytes) -> list[str]:
-    """The pieces of a model that stand for text."""
+    """The text pieces of a model."""
     pieces = sentencepiece.SentencePieceProcessor(model_proto=model)
     numbers = range(pieces.vocab_size())
     return [pieces.id_to_piece(each) for each in numbers if not (pieces.is_control(each) or pieces.is_unknown(each))]
@@ -268,7 +275,7 @@ def _write(path: Path, content: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(content), encoding="utf-8")
 
 
-# --- what is tested
+# --- variants
 
 SEQ2SEQ = "ForConditionalGeneration"
 
@@ -298,4 +305,4 @@ BART_LIKE = {
     "mbart50": Variant("mbart50", f"MBart{SEQ2SEQ}", mbart50, {"scale_embedding": True}, seed=2),
     "pegasus": Variant("pegasus", f"Pegasus{SEQ2SEQ}", pegasus, {"activation_function": "relu"}),
 }
-"""Families of `dragoman.model.importing.bart_like`, in all their kinds."""
+"""All variants of the families in `dragoman.model.importing.bart_like`."""

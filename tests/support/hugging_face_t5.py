@@ -1,4 +1,4 @@
-"""Tiny random checkpoints of T5 and mT5, made by transformers itself, with their tokenizers."""
+"""Tiny random checkpoints of T5 and mT5 with their tokenizers, made by transformers."""
 
 import json
 from collections.abc import Mapping
@@ -34,9 +34,9 @@ UNTIED = ("v1.1", "mt5")
 
 
 def make_t5(kind: str, folder: Path) -> Any:
-    """Write a checkpoint's folder; give transformers' model.
+    """Write a checkpoint's folder. Returns transformers' model.
 
-    Its every weight counts, its attention is sharp, and it says many words before it ends.
+    Every weight matters, attention is sharp, and outputs have many different tokens.
     """
     name = "MT5" if kind == "mt5" else "T5"
     tokenizer = write_tokenizer(folder)
@@ -55,8 +55,8 @@ def make_t5(kind: str, folder: Path) -> Any:
                 parameter.normal_(0.0, 1.5)
             elif parameter.dim() == 2 and "shared" not in part and "lm_head" not in part:
                 parameter.mul_(2.0)
-        # A token's own logit would always be largest, were all gains of the last norm positive. Logits are to be of
-        # the same size in all kinds: in float32, 1e-4 is little where they reach 30.
+        # With positive gains in the last norm, a token's own logit would always be largest. All kinds have logits of
+        # the same magnitude: in float32, 1e-4 is a strict bound for logits of 30.
         model.decoder.final_layer_norm.weight.normal_(std=3.0 if kind == "v1.0" else 0.2)
         _vary_outputs(model, len(tokenizer))
     model.generation_config.max_length = 48
@@ -65,11 +65,11 @@ def make_t5(kind: str, folder: Path) -> Any:
 
 
 def _vary_outputs(model: Any, vocabulary: int) -> None:
-    """Keep the model from saying the same word for ever: take from its words what all its states have in common."""
+    """Keep the model from repeating one token: remove the mean of all states from its output embedding."""
     words = model.lm_head.weight
     source = torch.randint(3, vocabulary, (24, 20))
     target = torch.randint(3, vocabulary, (24, 12))
-    for _ in range(3):  # the table may be tied, so each round moves what the next one measures
+    for _ in range(3):  # the table may be tied, so each round changes the measurements of the next
         states = model(input_ids=source, decoder_input_ids=target, output_hidden_states=True)
         mean = states.decoder_hidden_states[-1].flatten(0, 1).mean(dim=0)
         words.sub_(torch.outer(words @ mean, mean) / (mean @ mean))

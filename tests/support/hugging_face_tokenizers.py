@@ -1,4 +1,4 @@
-"""Small tokenizers of other families, written by transformers itself, which is the reference of their tests."""
+"""Small tokenizers of other families, written by transformers, which is the reference of their tests."""
 
 import functools
 import io
@@ -18,11 +18,11 @@ from transformers.models.nllb import tokenization_nllb
 from tests.support.tiny import sentences
 
 PIECES = 90
-"""Of each SentencePiece model here."""
+"""Number of pieces of each SentencePiece model here."""
 
 TEXTS = tuple(sentences(400, seed=17))
 FRENCH = tuple(text.swapcase() for text in TEXTS)
-"""Made-up texts of another language, so that source and target have other pieces."""
+"""Random texts of another language, so that source and target have different pieces."""
 
 
 @functools.cache
@@ -51,7 +51,7 @@ def pieces_model(
 
 
 def pieces_of(model: bytes) -> list[str]:
-    """What text can be cut into by it."""
+    """The text pieces of a model."""
     processor = sentencepiece.SentencePieceProcessor(model_proto=model)
     return [processor.id_to_piece(number) for number in range(PIECES) if processor.id_to_piece(number)[0] != "<"]
 
@@ -62,7 +62,7 @@ def write(path: Path, content: bytes | Mapping[str, Any]) -> None:
 
 
 def shuffled(pieces: list[str], first: list[str], last: list[str]) -> dict[str, int]:
-    """Ids that have nothing to do with the order of the pieces."""
+    """Ids in an order unrelated to the model's."""
     pieces = sorted(set(pieces))
     random.Random(3).shuffle(pieces)
     return {piece: number for number, piece in enumerate([*first, *pieces, *last])}
@@ -72,15 +72,15 @@ def marian(folder: Path, tags: tuple[str, ...] = (), separate: bool = False) -> 
     source, target = pieces_model(), pieces_model(texts=FRENCH)
     write(folder / "source.spm", source)
     write(folder / "target.spm", target)
-    if separate:  # transformers reads outputs well only where both vocabularies begin alike
+    if separate:  # transformers decodes outputs correctly only if both vocabularies begin alike
         first = ["</s>", "<unk>", "<pad>"]
         write(folder / "vocab.json", shuffled(pieces_of(source), first, []))
         write(folder / "target_vocab.json", shuffled([*pieces_of(target), "unused"], first, []))
     else:
         tokens = ["</s>", "<unk>", *(f">>{tag}<<" for tag in tags)]
         write(folder / "vocab.json", shuffled(pieces_of(source) + pieces_of(target), tokens, ["<pad>"]))
-    with warnings.catch_warnings(action="ignore"):  # It asks for sacremoses, which it does not use to cut texts.
-        made = transformers.MarianTokenizer(
+    with warnings.catch_warnings(action="ignore"):  # it recommends sacremoses, which does not affect tokens
+        tokenizer = transformers.MarianTokenizer(
             str(folder / "source.spm"),
             str(folder / "target.spm"),
             str(folder / "vocab.json"),
@@ -89,31 +89,30 @@ def marian(folder: Path, tags: tuple[str, ...] = (), separate: bool = False) -> 
             target_lang="fra",
             separate_vocabs=separate,
         )
-    return saved(made, folder, {"decoder_start_token_id": made.pad_token_id})
+    return saved(tokenizer, folder, {"decoder_start_token_id": tokenizer.pad_token_id})
 
 
 def m2m100(folder: Path) -> Any:
     model = pieces_model("bpe")
     write(folder / "sentencepiece.bpe.model", model)
     write(folder / "vocab.json", shuffled(pieces_of(model), ["<s>", "<pad>", "</s>", "<unk>"], []))
-    made = transformers.M2M100Tokenizer(
+    tokenizer = transformers.M2M100Tokenizer(
         str(folder / "vocab.json"), str(folder / "sentencepiece.bpe.model"), src_lang="en", tgt_lang="fr"
     )
-    return saved(made, folder, {"decoder_start_token_id": 2})
+    return saved(tokenizer, folder, {"decoder_start_token_id": 2})
 
 
 def from_pieces(name: str, file: str, model: bytes, folder: Path, config: Mapping[str, Any], **options: Any) -> Any:
-    """A tokenizer of transformers that is made from a SentencePiece model; the model stays beside it."""
+    """A tokenizer of transformers from a SentencePiece model, which remains in the folder."""
     write(folder / file, model)
     write(folder / "config.json", config)
-    made = getattr(transformers, name).from_pretrained(folder, **options)
-    return saved(made, folder, config)
+    return saved(getattr(transformers, name).from_pretrained(folder, **options), folder, config)
 
 
-def saved(made: Any, folder: Path, config: Mapping[str, Any]) -> Any:
-    made.save_pretrained(folder)
+def saved(tokenizer: Any, folder: Path, config: Mapping[str, Any]) -> Any:
+    tokenizer.save_pretrained(folder)
     write(folder / "config.json", config)
-    return made
+    return tokenizer
 
 
 def nllb(folder: Path, legacy: bool = False) -> Any:
@@ -178,8 +177,8 @@ def bert(folder: Path) -> Any:
     letters = sorted(set("".join(words)))
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words, *letters, *(f"##{each}" for each in letters), "."]
     write(folder / "vocab.txt", ("\n".join(dict.fromkeys(pieces)) + "\n").encode())
-    made = transformers.BertTokenizer(vocab={piece: number for number, piece in enumerate(dict.fromkeys(pieces))})
-    return saved(made, folder, {})
+    vocabulary = {piece: number for number, piece in enumerate(dict.fromkeys(pieces))}
+    return saved(transformers.BertTokenizer(vocab=vocabulary), folder, {})
 
 
 TOKENIZERS: Mapping[str, tuple[str, Callable[[Path], Any]]] = {
@@ -197,4 +196,4 @@ TOKENIZERS: Mapping[str, tuple[str, Callable[[Path], Any]]] = {
     "roberta": ("roberta", roberta),
     "bert": ("bert", bert),
 }
-"""The family of each kind, and what writes its files into a folder and gives transformers' own tokenizer."""
+"""For each kind, its family and a function that writes its files and returns transformers' tokenizer."""

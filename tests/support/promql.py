@@ -1,4 +1,4 @@
-"""What an expression gets wrong about the metrics that it names."""
+"""Checks PromQL expressions against the metrics defined in the code."""
 
 import re
 from collections.abc import Iterator, Mapping, Set
@@ -10,11 +10,12 @@ from prometheus_client import CollectorRegistry
 from deploy.generate.alerts import RECORDINGS
 from deploy.generate.promql_names import names_in
 from dragoman.service.system.memory_limits import DeviceMemory
-from dragoman.service.telemetry.metrics import MethodMetrics, Metrics, ModelMetrics
+from dragoman.service.telemetry.metrics import Metrics
+from dragoman.service.telemetry.recorders import MethodMetrics, ModelMetrics
 from dragoman.v1.names import METHODS, SERVICE
 
 SCRAPED = frozenset({"job", "instance"})
-"""Labels that Prometheus gives."""
+"""Labels added by Prometheus."""
 
 OF_COUNTERS = ("rate", "increase", "irate")
 OF_GAUGES = ("deriv", "delta", "predict_linear")
@@ -26,16 +27,16 @@ QUANTILE = re.compile(r"histogram_quantile\s*\(")
 
 @dataclass(frozen=True)
 class Known:
-    """One series name, as a scrape shows it."""
+    """The series of one name in a scrape."""
 
     counts: bool
-    """It only grows."""
+    """True for a counter, or a histogram's part."""
     labels: Mapping[str, Set[str]]
-    """The values of each label."""
+    """Values by label."""
 
 
 def known() -> dict[str, Known]:
-    """Every series that there is: what a server with a model shows, what rules record, and Prometheus's own."""
+    """All series: those of a server with a model, the recording rules', and Prometheus's own."""
     registry = CollectorRegistry()
     metrics = Metrics(registry, lambda: (DeviceMemory(0, 1, 2),))
     ModelMetrics(metrics, "m", ("fr",)).loaded("1", "transformer", "int8", "CPUExecutionProvider", True, 1, 1)
@@ -58,36 +59,36 @@ def known() -> dict[str, Known]:
 
 
 def faults(expression: str, series: Mapping[str, Known]) -> Iterator[str]:
-    """What `expression` gets wrong, one sentence each."""
+    """Faults of `expression`, one sentence each."""
     for name in names_in(expression):
         if name not in series:
-            yield f"{name} is defined nowhere"
+            yield f"{name} does not exist"
     for function, name in CALL.findall(expression):
         if name in series and series[name].counts != (function in OF_COUNTERS):
             yield f"{function} of {name}, which is a {'counter' if series[name].counts else 'gauge'}"
     for name, matchers in SELECTOR.findall(expression):
         if name in series:
-            yield from _strangers(name, matchers, series[name])
+            yield from _matcher_faults(name, matchers, series[name])
     for match in QUANTILE.finditer(expression):
         if not re.search(r"\bby\s*\([^)]*\ble\b[^)]*\)", _argument(expression, match.end())):
             yield "histogram_quantile without by (le)"
 
 
-def _strangers(name: str, matchers: str, what: Known) -> Iterator[str]:
-    for label, operator, asked in MATCHER.findall(matchers):
+def _matcher_faults(name: str, matchers: str, series: Known) -> Iterator[str]:
+    for label, operator, value in MATCHER.findall(matchers):
         if label in SCRAPED:
             continue
-        if label not in what.labels:
+        if label not in series.labels:
             yield f"{name} has no label {label}"
         elif label != "model" and operator in ("=", "=~"):
-            values = asked.split("|") if operator == "=~" else [asked]
-            for value in values:
-                if not any(re.fullmatch(value, each) for each in what.labels[label]):
-                    yield f"{name} has no {label} {value}"
+            alternatives = value.split("|") if operator == "=~" else [value]
+            for alternative in alternatives:
+                if not any(re.fullmatch(alternative, each) for each in series.labels[label]):
+                    yield f"{name} has no {label} {alternative}"
 
 
 def _argument(expression: str, start: int) -> str:
-    """What stands between the bracket that ends before `start` and the one that closes it."""
+    """The text from `start` up to the bracket that closes the one just before `start`."""
     depth = 1
     for place in range(start, len(expression)):
         depth += {"(": 1, ")": -1}.get(expression[place], 0)

@@ -1,7 +1,7 @@
-"""Checkpoints small enough to be made anew by each test run, and texts for them.
+"""Checkpoints small enough to be made by each test run, and texts for them.
 
-They translate nothing, but they do it in as many ways as a real one: outputs are of many lengths and words, an end
-token comes up, and every step depends on the source and on all that came before.
+Their output is meaningless, but as varied as a real one's: it has many lengths and words, end tokens occur, and every
+step depends on the source and on all previous tokens.
 """
 
 import dataclasses
@@ -22,11 +22,11 @@ from dragoman.model.greedy import Output, greedy
 from dragoman.model.training.vocabulary import train_tokenizer
 from dragoman.model.transformer import Transformer
 
-# So small a product is slower on several cores than on one, above all where these are busy.
+# Such small products are slower on several cores than on one, above all on busy ones.
 torch.set_num_threads(1)
 
 PIECES = 340
-"""Of the tokenizer; 256 of them are the bytes."""
+"""The tokenizer's number of pieces, 256 of which are the bytes."""
 
 TINY = TransformerConfig(
     PIECES,
@@ -41,15 +41,15 @@ TINY = TransformerConfig(
     norm_order="pre",
     final_norm=True,
 )
-"""The shape that a tiny checkpoint has unless another is asked for: pre-norm, one tied embedding, as what we train."""
+"""The default shape of a tiny checkpoint: pre-norm and one tied embedding, like the shipped model."""
 
 PAPER = dataclasses.replace(TINY, norm_order="post", final_norm=False)
-"""The same in the paper's own order."""
+"""TINY in the paper's own order."""
 
 LARGE = dataclasses.replace(
     TINY, source_vocabulary=20_000, target_vocabulary=20_000, encoder_layers=1, decoder_layers=1
 )
-"""So many words that a second copy of them would show."""
+"""A vocabulary large enough to notice a second copy of it."""
 
 GATED = dataclasses.replace(
     TINY,
@@ -63,7 +63,7 @@ GATED = dataclasses.replace(
     relative_distance=20,
     scale_embedding=False,
 )
-"""The same with all in which T5 differs from the paper."""
+"""TINY with all of T5's differences from the paper."""
 
 # fmt: off
 WORDS = (
@@ -75,7 +75,7 @@ WORDS = (
 
 
 def sentences(count: int, seed: int = 0) -> list[str]:
-    """Made-up sentences of 1 to 12 words, no two alike; always the same for the same arguments."""
+    """Unique random sentences of 1 to 12 words, deterministic in the arguments."""
     rng = random.Random(seed)
     found: dict[str, None] = {}
     while len(found) < count:
@@ -111,7 +111,7 @@ def tiny_rules(architecture: TransformerConfig = TINY) -> DecodingRules:
 
 
 def random_model(architecture: TransformerConfig = TINY, seed: int = 1, end_id: int = 2) -> Transformer:
-    """A model in eval mode whose every weight counts: no bias is 0, no norm is the identity, attention is sharp."""
+    """A model in eval mode in which every weight matters: no bias is 0, no norm is the identity, attention is sharp."""
     with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(seed)
         model = Transformer(architecture)
@@ -129,9 +129,9 @@ def random_model(architecture: TransformerConfig = TINY, seed: int = 1, end_id: 
 
 
 def _vary_outputs(model: Transformer, end_id: int) -> None:
-    """Keep the model from saying the same word for ever, and let it end one step in ten."""
+    """Keep the model from repeating one token, and let it end one step in ten."""
     size = model.config
-    # With a tied embedding a token's own logit would always be largest, were all gains of the last norm positive.
+    # With a tied embedding and positive gains in the last norm, a token's own logit would always be largest.
     last = [module for module in model.modules() if isinstance(module, nn.LayerNorm | nn.RMSNorm)][-1]
     nn.init.normal_(last.weight, std=1.0)
     rows, width = 32, min(12, size.max_positions)
@@ -139,7 +139,7 @@ def _vary_outputs(model: Transformer, end_id: int) -> None:
     target = torch.randint(4, size.target_vocabulary, (rows, width))
     lengths = torch.randint(1, width + 1, (rows,))
     words = model.projection.weight
-    for _ in range(3):  # the embedding may be tied, so each round moves what the next one measures
+    for _ in range(3):  # the embedding may be tied, so each round changes the measurements of the next
         hidden = model.decode(target, model.encode(source, lengths), lengths).flatten(0, 1)
         mean = hidden.mean(dim=0)
         words.sub_(torch.outer(words @ mean, mean) / (mean @ mean))
@@ -161,9 +161,9 @@ def tiny_checkpoint(
 
 
 def clear_cut(checkpoint: Checkpoint, texts: Sequence[str], margin: float = 1e-3) -> dict[str, Output]:
-    """Those of `texts` where at each step the best logit beats the next by more than `margin`, with the answer.
+    """The answers to those of `texts` whose every step has a margin above `margin`, each decoded alone.
 
-    Each is decoded alone. Where it is closer, float noise may decide, and two right decoders may differ.
+    With a smaller margin, rounding may decide, and two correct decoders may differ.
     """
     answers = {}
     for text in texts:

@@ -1,4 +1,4 @@
-"""Imported models against transformers: logits, and what greedy decoding chooses."""
+"""Imported models against transformers: logits and greedy tokens."""
 
 import copy
 from pathlib import Path
@@ -27,15 +27,15 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return model, load_any(folder, variant.family, folder.with_name("tokenizer"))
 
 
-def test_logits_are_those_of_transformers(pair: tuple[Any, Checkpoint]) -> None:
-    """In float64, where nothing hides behind rounding."""
+def test_logits_equal_transformers(pair: tuple[Any, Checkpoint]) -> None:
+    """In float64, so that rounding does not matter."""
     model, ours = copy.deepcopy(pair[0]).double(), copy.deepcopy(pair[1].model).double()
     size, rules = pair[1].config.architecture, pair[1].config.decoding
     generator = torch.Generator().manual_seed(1)
     for width in WIDTHS:
         lengths = torch.tensor([width, max(1, width // 2), 1])
         visible = torch.arange(width) < lengths[:, None]
-        # No padding within a text: transformers leaves it out where it counts M2M100's positions.
+        # No padding token within a text: transformers skips it when it counts M2M100's positions.
         source = torch.randint(4, size.source_vocabulary - 1, visible.shape, generator=generator)
         source[~visible] = rules.pad_id
         target = torch.randint(4, size.target_vocabulary - 1, (3, 40), generator=generator)
@@ -46,7 +46,7 @@ def test_logits_are_those_of_transformers(pair: tuple[Any, Checkpoint]) -> None:
         assert (found - right).abs().max() < 1e-9, width
 
 
-def test_greedy_tokens_are_those_of_generate(pair: tuple[Any, Checkpoint]) -> None:
+def test_greedy_tokens_equal_generate(pair: tuple[Any, Checkpoint]) -> None:
     model, checkpoint = pair
     sources, prompts = prompted(checkpoint, sentences(TEXTS))
     most = checkpoint.config.decoding.max_output_tokens
@@ -60,17 +60,17 @@ def test_greedy_tokens_are_those_of_generate(pair: tuple[Any, Checkpoint]) -> No
 
 
 @pytest.mark.parametrize("name", ["marian", "bart", "nllb"])
-def test_rules_of_the_files_are_kept(name: str, tmp_path: Path) -> None:
-    said = {"suppress_tokens": [8, 9, 10], "forced_eos_token_id": 0 if name == "marian" else 2, "max_length": 14}
-    said["forced_bos_token_id"] = 102 if name == "nllb" else 7  # of nllb, the one target that is left
-    model = make(BART_LIKE[name], tmp_path / name, said)
+def test_decoding_rules_of_the_files_are_applied(name: str, tmp_path: Path) -> None:
+    rules = {"suppress_tokens": [8, 9, 10], "forced_eos_token_id": 0 if name == "marian" else 2, "max_length": 14}
+    rules["forced_bos_token_id"] = 102 if name == "nllb" else 7  # for nllb, its only target language
+    model = make(BART_LIKE[name], tmp_path / name, rules)
     checkpoint = load_any(tmp_path / name, BART_LIKE[name].family, tmp_path / "tokenizer")
     sources, prompts = prompted(checkpoint, sentences(12))
-    assert {prompt[1] for prompt in prompts} == {said["forced_bos_token_id"]}
+    assert {prompt[1] for prompt in prompts} == {rules["forced_bos_token_id"]}
     most = checkpoint.config.decoding.max_output_tokens
     found = greedy(checkpoint.model, checkpoint.config.decoding, sources, [most] * len(sources), prompts)
     for source, output in zip(sources, found, strict=True):
-        made = model.generate(input_ids=torch.tensor([source]), num_beams=1, do_sample=False)[0].tolist()
+        right = model.generate(input_ids=torch.tensor([source]), num_beams=1, do_sample=False)[0].tolist()
         sure = next((step for step, margin in enumerate(output.margins) if margin < 1e-3), len(output.tokens))
-        assert output.tokens[:sure] == tuple(made[2:])[:sure]
+        assert output.tokens[:sure] == tuple(right[2:])[:sure]
     assert any(output.finish == "length" for output in found)

@@ -1,7 +1,6 @@
 """BERT, RoBERTa and what sentence-transformers makes of them, against transformers: states, bundles and vectors."""
 
 import json
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,11 +21,11 @@ from dragoman.bundle.verify import VerificationError, verify_bundle
 from dragoman.client.values import Pooling
 from dragoman.export.exporter import ExportOptions, export_checkpoint
 from dragoman.model.checkpoint import Checkpoint
-from dragoman.model.importing import family_of, load_any
 from dragoman.service.cli import main
 from dragoman.service.engine.ort_runner import OrtRunner
 from dragoman.service.loading.loader import load_model
 from dragoman.service.settings import ServerSettings
+from tests.support.hugging_face import import_checkpoint as read
 from tests.support.hugging_face_tokenizers import bert, roberta
 from tests.support.tiny import sentences
 
@@ -44,7 +43,7 @@ WRITERS: Mapping[str, Callable[[Path], Any]] = {"bert": bert, "roberta": roberta
 
 @dataclass(frozen=True)
 class Pair:
-    """An encoder of transformers, and what it was read as."""
+    """An encoder of transformers, and its import."""
 
     folder: Path
     tokenizer: Any
@@ -52,7 +51,7 @@ class Pair:
     ours: Checkpoint
 
     def states(self, ids: Sequence[int]) -> NDArray[np.float32]:
-        """transformers' own, of one text alone."""
+        """The states of transformers for one text alone."""
         with torch.no_grad():
             found: NDArray[np.float32] = self.model(torch.tensor([ids])).last_hidden_state[0].numpy()
         return found
@@ -78,18 +77,13 @@ def make_pair(kind: str, folder: Path) -> Pair:
     return Pair(folder, tokenizer, (made.bert if masked else made).eval(), read(folder))
 
 
-def read(folder: Path) -> Checkpoint:
-    with tempfile.TemporaryDirectory() as scratch:
-        return load_any(folder, family_of(folder), Path(scratch) / "tokenizer")
-
-
 def write(path: Path, content: Any) -> None:
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(content))
 
 
 def as_sentence_encoder(folder: Path, mode: str = "cls_token", normalize: bool = True) -> None:
-    """Write what sentence-transformers keeps beside an encoder."""
+    """Write the files of sentence-transformers beside an encoder."""
     kinds = [("", "Transformer"), ("1_Pooling", "Pooling"), *([("2_Normalize", "Normalize")] if normalize else [])]
     write(
         folder / "modules.json",
@@ -122,7 +116,7 @@ def bundle(sentence_pair: Pair) -> Bundle:
     return made
 
 
-def test_states_are_those_of_transformers(pair: Pair) -> None:
+def test_states_equal_transformers(pair: Pair) -> None:
     rows = [[*pair.tokenizer(text)["input_ids"]] for text in sentences(8)]
     assert rows == [pair.ours.tokenizer.encode(text) for text in sentences(8)]
     rows.append((rows[0][:-1] * 20)[: POSITIONS - 1] + rows[0][-1:])
@@ -148,7 +142,7 @@ def test_an_encoder_has_no_decoder_and_no_target_languages(pair: Pair) -> None:
 
 
 class TestABundleThatOnlyEmbeds:
-    def test_gives_transformers_states_alone_and_in_any_company(self, sentence_pair: Pair, bundle: Bundle) -> None:
+    def test_gives_the_states_of_transformers_in_any_batch(self, sentence_pair: Pair, bundle: Bundle) -> None:
         runner = OrtRunner(bundle, provider="cpu", threads=1, max_rows=32)
         sources = [sentence_pair.ours.tokenizer.encode(text)[:20] for text in sentences(30, seed=3)]
         together = runner.embed(sources)
@@ -159,7 +153,7 @@ class TestABundleThatOnlyEmbeds:
         runner.rest()
         assert runner.memory().cache_reserved == 0
 
-    def test_has_one_graph_and_says_how_vectors_are_made(self, bundle: Bundle) -> None:
+    def test_has_one_graph_and_embedding_rules(self, bundle: Bundle) -> None:
         assert not bundle.manifest.translates
         assert not bundle.path(DECODER_FILE).exists()
         assert bundle.manifest.embedding == EmbeddingRules("cls", normalize=True)
@@ -175,7 +169,7 @@ class TestABundleThatOnlyEmbeds:
         ]
         assert len(bundle.golden()) >= 64
 
-    def test_is_found_out_where_its_states_are_others(self, bundle: Bundle, tmp_path: Path) -> None:
+    def test_other_states_fail_the_verification(self, bundle: Bundle, tmp_path: Path) -> None:
         for entry in bundle.manifest.files:
             (tmp_path / entry.path).parent.mkdir(exist_ok=True)
             (tmp_path / entry.path).write_bytes(bundle.path(entry.path).read_bytes())
@@ -190,13 +184,13 @@ class TestABundleThatOnlyEmbeds:
         assert len(loaded.runners) == 2
         assert Pooling(loaded.manifest.embedding.pooling) is Pooling.CLS
 
-    def test_is_not_measured(self, bundle: Bundle) -> None:
+    def test_is_refused_by_bench(self, bundle: Bundle) -> None:
         result = CliRunner().invoke(main, ["bench", str(bundle.folder)])
         assert result.exit_code == 1
         assert "only embeds" in result.output
 
 
-def test_int8_says_how_near_its_vectors_are(sentence_pair: Pair) -> None:
+def test_the_report_of_int8_has_the_cosine_with_float32(sentence_pair: Pair) -> None:
     options = ExportOptions("int8", texts=sentences(70))
     made, proof = export_checkpoint(
         sentence_pair.folder, sentence_pair.folder.with_name("int8"), options, lambda _stage: None
@@ -210,27 +204,25 @@ class TestFolders:
     def folder(self, tmp_path: Path) -> Path:
         return make_pair("bert", tmp_path / "tiny").folder
 
-    def test_heads_of_training_are_passed_over_and_any_other_is_named(self, folder: Path) -> None:
+    def test_training_heads_are_ignored_and_others_named(self, folder: Path) -> None:
         tensors = load_file(folder / "model.safetensors")
         assert any(name.startswith("pooler.") for name in tensors)
         save_file({**tensors, "classifier.weight": torch.ones(2, 32)}, folder / "model.safetensors")
         with pytest.raises(ValueError, match=r"classifier.weight is not part of this architecture"):
             read(folder)
 
-    def test_positions_of_another_kind_are_refused(self, folder: Path) -> None:
+    def test_other_kinds_of_positions_are_refused(self, folder: Path) -> None:
         config = json.loads((folder / "config.json").read_text())
         write(folder / "config.json", {**config, "position_embedding_type": "relative_key"})
-        with pytest.raises(ValueError, match=r"config.json: position_embedding_type must be 'absolute' here"):
+        with pytest.raises(ValueError, match=r"config.json: position_embedding_type must be 'absolute', is"):
             read(folder)
 
     @pytest.mark.parametrize(("mode", "kind"), [("mean_tokens", "mean"), ("max_tokens", "max")])
-    def test_pooling_is_read_and_vectors_are_scaled_only_where_a_module_does(
-        self, mode: str, kind: Any, folder: Path
-    ) -> None:
+    def test_pooling_and_normalization_follow_the_modules(self, mode: str, kind: Any, folder: Path) -> None:
         as_sentence_encoder(folder, mode, normalize=False)
         assert read(folder).config.embedding == EmbeddingRules(kind, normalize=False)
 
-    def test_what_is_not_supported_is_named(self, folder: Path) -> None:
+    def test_unsupported_settings_are_named(self, folder: Path) -> None:
         as_sentence_encoder(folder, "weightedmean_tokens")
         with pytest.raises(ValueError, match=r"1_Pooling/config.json: pooling must be one of .* is none"):
             read(folder)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from benchmarks.quality.families import open_graphs
-from dragoman.bundle.verify import GraphDecoder
+from dragoman.bundle.graph_decoder import GraphDecoder
 from dragoman.model.checkpoint import Checkpoint
 from dragoman.model.greedy import pad
 from dragoman.model.importing import load_any
@@ -28,7 +28,7 @@ def exported(
     return model, checkpoint, open_graphs(checkpoint, "float32", folder / "graphs")
 
 
-def test_cached_steps_find_the_logits_of_transformers(exported: tuple[Any, Checkpoint, GraphDecoder]) -> None:
+def test_logits_of_cached_steps_equal_transformers(exported: tuple[Any, Checkpoint, GraphDecoder]) -> None:
     model, checkpoint, decoder = exported
     size, rules = checkpoint.config.architecture, checkpoint.config.decoding
     allowed = np.setdiff1d(np.arange(size.target_vocabulary), rules.suppressed_ids)
@@ -45,7 +45,7 @@ def test_cached_steps_find_the_logits_of_transformers(exported: tuple[Any, Check
         assert np.abs(found - right)[..., allowed].max() < 2e-4
 
 
-def test_a_mixed_batch_decodes_to_what_transformers_makes_of_each(
+def test_tokens_in_a_mixed_batch_equal_transformers(
     exported: tuple[Any, Checkpoint, GraphDecoder],
 ) -> None:
     model, checkpoint, decoder = exported

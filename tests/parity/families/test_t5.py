@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,20 +14,20 @@ import transformers
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from dragoman.bundle.graph_decoder import GraphDecoder
 from dragoman.bundle.manifest import Bundle
-from dragoman.bundle.verify import GraphDecoder
 from dragoman.export.graph_writer import dimensions_of, show_logits, write_graphs
 from dragoman.model.checkpoint import Checkpoint
 from dragoman.model.greedy import greedy, pad
-from dragoman.model.importing import family_of, load_any
 from tests.support.harness import manifest
+from tests.support.hugging_face import import_checkpoint as read
 from tests.support.hugging_face_t5 import KINDS, UNTIED, make_t5
 from tests.support.tiny import sentences
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A checkpoint of transformers, and what it was read as."""
+    """A checkpoint of transformers, and its import."""
 
     folder: Path
     tokenizer: Any
@@ -39,11 +38,6 @@ class Pair:
 def make_pair(kind: str, folder: Path) -> Pair:
     model = make_t5(kind, folder)
     return Pair(folder, transformers.AutoTokenizer.from_pretrained(folder), model, read(folder))
-
-
-def read(folder: Path) -> Checkpoint:
-    with tempfile.TemporaryDirectory() as scratch:
-        return load_any(folder, family_of(folder), Path(scratch) / "tokenizer")
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -57,7 +51,7 @@ def pair(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Pair:
 
 
 def padded(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-    """Ids [B, S] and the mask that transformers wants."""
+    """Ids [B, S] and the mask for transformers."""
     ids, lengths = pad(rows, 0)
     return ids, (torch.arange(ids.shape[1]) < lengths[:, None]).long()
 
@@ -69,7 +63,7 @@ def right_logits(model: Any, rows: Sequence[Sequence[int]], target: Tensor) -> T
     return logits
 
 
-def test_logits_are_those_of_transformers(kind: str, pair: Pair) -> None:
+def test_logits_equal_transformers(kind: str, pair: Pair) -> None:
     assert pair.ours.config.family == ("mt5" if kind == "mt5" else "t5")
     assert pair.ours.config.architecture.tied_output == (kind not in UNTIED)
     rows = [pair.ours.tokenizer.encode(text, "en", "fr") for text in sentences(8)]
@@ -81,7 +75,7 @@ def test_logits_are_those_of_transformers(kind: str, pair: Pair) -> None:
     assert (found - right).abs().max() < 1e-4
 
 
-def test_greedy_tokens_are_those_of_generate(pair: Pair) -> None:
+def test_greedy_tokens_equal_generate(pair: Pair) -> None:
     texts = sentences(24, seed=2)
     rows = [pair.ours.tokenizer.encode(text, "en", "de") for text in texts]
     reference = pair.tokenizer([f"translate English to German: {text}" for text in texts])
@@ -97,7 +91,7 @@ def test_greedy_tokens_are_those_of_generate(pair: Pair) -> None:
     assert words >= 8 * len(rows)
 
 
-def test_the_graphs_give_transformers_logits_at_each_of_forty_steps(tmp_path: Path) -> None:
+def test_logits_of_forty_graph_steps_equal_transformers(tmp_path: Path) -> None:
     pair = make_pair("v1.1", tmp_path / "tiny")
     rules = pair.ours.config.decoding
     write_graphs(tmp_path, pair.ours.model, rules)
@@ -135,20 +129,20 @@ class TestWeights:
         self.change(v10, {"shared.weight": None, "decoder.embed_tokens.weight": shared, "lm_head.weight": shared})
         assert torch.equal(read(v10).model.projection.weight, before)
 
-    def test_an_output_of_its_own_where_the_files_say_that_there_is_none_is_refused(self, v10: Path) -> None:
+    def test_a_separate_output_in_a_tied_model_is_refused(self, v10: Path) -> None:
         self.change(v10, {"lm_head.weight": torch.randn_like(load_file(v10 / "model.safetensors")["shared.weight"])})
-        with pytest.raises(ValueError, match=r"lm_head.weight differs from shared.weight, with which it is tied"):
+        with pytest.raises(ValueError, match=r"lm_head.weight differs from shared.weight, to which it is tied"):
             read(v10)
 
-    def test_what_is_missing_or_unknown_is_named(self, v10: Path) -> None:
+    def test_missing_and_unknown_tensors_are_named(self, v10: Path) -> None:
         bias = "decoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
         self.change(v10, {bias: None, "decoder.block.0.layer.2.adapter.weight": torch.ones(3)})
         with pytest.raises(ValueError, match=f"{bias} is missing; .*adapter.weight is not part of this architecture"):
             read(v10)
 
-    def test_what_the_first_checkpoints_left_over_is_passed_over(self, v10: Path) -> None:
-        left = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
-        self.change(v10, {left: torch.ones(8, 4)})
+    def test_a_leftover_of_early_checkpoints_is_ignored(self, v10: Path) -> None:
+        leftover = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
+        self.change(v10, {leftover: torch.ones(8, 4)})
         read(v10)
 
     def test_an_unknown_feed_forward_is_named(self, v10: Path) -> None:

@@ -1,4 +1,4 @@
-"""Imported tokenizers against transformers' own, on texts that are hard to cut."""
+"""Imported tokenizers against those of transformers, on difficult texts."""
 
 import itertools
 from dataclasses import dataclass
@@ -70,7 +70,7 @@ NATIVE = {"m2m100": "en", "nllb": "eng_Latn", "mbart": "en_XX"}
 
 @dataclass(frozen=True)
 class Pair:
-    """A tokenizer of ours and the reference."""
+    """One of our tokenizers and its reference."""
 
     kind: str
     family: str
@@ -100,12 +100,12 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return Pair(request.param, family, open_tokenizer(folder / "ours"), reference, folder)
 
 
-def test_ids_are_the_reference_s(pair: Pair) -> None:
+def test_ids_equal_the_reference(pair: Pair) -> None:
     for text in NASTY:
         assert pair.encode(text) == pair.right(text), ascii(text[:60])
 
 
-def test_a_blank_text_is_its_special_tokens_alone(pair: Pair) -> None:
+def test_a_blank_text_has_only_special_tokens(pair: Pair) -> None:
     alone = pair.right("")
     for text in BLANK:
         assert pair.encode(text) == alone, ascii(text)
@@ -122,7 +122,7 @@ def test_text_that_looks_like_a_control_token_yields_none(pair: Pair) -> None:
         assert len(body) > 1
 
 
-def test_pieces_have_the_ids_and_lie_one_after_another(pair: Pair) -> None:
+def test_pieces_have_the_same_ids_and_are_adjacent(pair: Pair) -> None:
     for text in (*NASTY, *CONTROL):
         pieces = pair.ours.encode_pieces(text, pair.source)
         assert [piece.id for piece in pieces] == pair.ours.encode(text, pair.source), ascii(text[:60])
@@ -139,13 +139,13 @@ def test_pieces_have_the_ids_and_lie_one_after_another(pair: Pair) -> None:
             assert covered.strip() == text.strip() or not text.isascii(), ascii(text[:60])
 
 
-def test_words_have_their_bytes(pair: Pair) -> None:
+def test_pieces_end_with_their_words(pair: Pair) -> None:
     text = "Été kite boat"
     ends = {piece.end for piece in pair.ours.encode_pieces(text, pair.source)}
     assert {5, 10, 15} <= ends
 
 
-def test_outputs_are_decoded_as_the_reference_does(pair: Pair) -> None:
+def test_decoded_text_equals_the_reference(pair: Pair) -> None:
     reference, tokenizer = pair.reference, pair.ours
     for text in NASTY[:42]:
         ids = reference(text_target=text)["input_ids"] if pair.kind == "marian, two vocabularies" else pair.right(text)
@@ -153,14 +153,14 @@ def test_outputs_are_decoded_as_the_reference_does(pair: Pair) -> None:
         assert tokenizer.decode(ids) == reference.decode(plain, skip_special_tokens=True), text
 
 
-def test_control_tokens_and_ids_beyond_the_vocabulary_yield_no_text(pair: Pair) -> None:
+def test_control_and_unknown_ids_yield_no_text(pair: Pair) -> None:
     tokenizer = pair.ours
     ids = tokenizer.encode("kite", pair.source)
     beyond = [tokenizer.target_vocabulary, tokenizer.target_vocabulary + 1000]
     assert tokenizer.decode([*tokenizer.control_ids, *ids, *beyond]) == tokenizer.decode(ids)
 
 
-def test_sizes_are_those_of_the_reference(pair: Pair) -> None:
-    # M2M100 keeps its languages beside its vocabulary.
+def test_vocabulary_sizes_equal_the_reference(pair: Pair) -> None:
+    # M2M100 has its languages outside its vocabulary.
     right = len(pair.reference) if pair.family != "m2m100" else max(pair.reference.lang_token_to_id.values()) + 1
     assert pair.ours.vocabulary == right

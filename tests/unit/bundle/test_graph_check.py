@@ -1,4 +1,4 @@
-"""Graphs that would do more than compute, or claim more than there is."""
+"""Graphs that do more than compute, or claim more data than they have."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -40,7 +40,7 @@ def model(*nodes: Any, weights: Any = None, opsets: tuple[tuple[str, int], ...] 
 
 
 def within(graph: Any) -> Any:
-    """A node that holds `graph`."""
+    """A node that contains `graph`."""
     return node("If", then_branch=graph, else_branch=helper.make_graph([], "e", [], []))
 
 
@@ -54,7 +54,7 @@ def save(folder: Path, made: Any) -> tuple[Path, Path]:
     return folder / "encoder.onnx", folder / "weights.bin"
 
 
-def test_what_is_in_order_passes_and_runs(tmp_path: Path) -> None:
+def test_a_valid_graph_passes_and_runs(tmp_path: Path) -> None:
     path, weights = save(tmp_path, model())
     check_graph(path, weights)
     (found,) = onnxruntime.InferenceSession(path).run(None, {"x": np.zeros(4, np.float32)})
@@ -70,14 +70,14 @@ OWN_NAMES: dict[str, Any] = {
     "Tensor": onnx.TensorProto,
     "Entry": onnx.StringStringEntryProto,
 }
-"""What ONNX calls the messages of SCHEMA."""
+"""The messages of SCHEMA in ONNX."""
 
 HOLDERS = {"FunctionProto", "GraphProto", "NodeProto", "SparseTensorProto", "TensorProto", "TrainingInfoProto"}
-"""What may hold an operator or a tensor."""
+"""ONNX's messages that may contain an operator or a tensor."""
 
 
 @pytest.mark.parametrize("name", OWN_NAMES)
-def test_the_part_of_the_schema_is_onnx_s_and_leaves_out_nothing_that_could_hide_something(name: str) -> None:
+def test_the_schema_matches_onnx_and_covers_all_holders(name: str) -> None:
     theirs = OWN_NAMES[name].DESCRIPTOR.fields_by_name
     assert {field: number for field, (number, _) in SCHEMA[name].items()} == {
         field: theirs[field].number for field in SCHEMA[name]
@@ -90,7 +90,7 @@ def test_the_part_of_the_schema_is_onnx_s_and_leaves_out_nothing_that_could_hide
 
 
 @pytest.mark.parametrize("name", ["encoder.onnx", "decoder.onnx", "product.onnx"])
-def test_the_graphs_that_are_exported_pass(name: str) -> None:
+def test_exported_graphs_pass(name: str) -> None:
     check_graph(BUNDLE / name, BUNDLE / "weights.bin")
 
 
@@ -102,9 +102,7 @@ def refusal(folder: Path, made: Any) -> str:
 
 @pytest.mark.parametrize("domain", ["com.microsoft", "ai.onnx.ml", "ai.onnx", "evil"])
 @pytest.mark.parametrize("depth", [0, 1, 2])
-def test_an_operator_that_is_not_standard_is_refused_wherever_it_stands(
-    domain: str, depth: int, tmp_path: Path
-) -> None:
+def test_a_nonstandard_operator_is_refused_at_any_depth(domain: str, depth: int, tmp_path: Path) -> None:
     made = node("Gelu", domain)
     for _ in range(depth):
         made = within(branch(made))
@@ -112,7 +110,7 @@ def test_an_operator_that_is_not_standard_is_refused_wherever_it_stands(
 
 
 @pytest.mark.parametrize(
-    ("opsets", "asked"),
+    ("opsets", "imported"),
     [
         ((), "none"),
         ((("", OPSET + 1),), f"'' {OPSET + 1}"),
@@ -121,8 +119,8 @@ def test_an_operator_that_is_not_standard_is_refused_wherever_it_stands(
         ((("", OPSET), ("", 1)), f"'' {OPSET}, '' 1"),
     ],
 )
-def test_another_set_of_operators_is_refused(opsets: tuple[tuple[str, int], ...], asked: str, tmp_path: Path) -> None:
-    assert refusal(tmp_path, model(opsets=opsets)).endswith(f"asks for {asked}")
+def test_another_operator_set_is_refused(opsets: tuple[tuple[str, int], ...], imported: str, tmp_path: Path) -> None:
+    assert refusal(tmp_path, model(opsets=opsets)).endswith(f"imports {imported}")
 
 
 def functions(made: Any) -> None:
@@ -150,41 +148,41 @@ def reference(made: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
-        (functions, "holds functions"),
-        (training, "holds training_info"),
-        (sparse, "holds sparse tensors"),
-        (sparse_within, "holds sparse tensors"),
+        (functions, "contains functions"),
+        (training, "contains training_info"),
+        (sparse, "contains sparse tensors"),
+        (sparse_within, "contains sparse tensors"),
         (reference, "operator 'Add' refers to a function"),
     ],
 )
-def test_whatever_else_could_hide_an_operator_or_a_size_is_refused(change: Change, fault: str, tmp_path: Path) -> None:
+def test_other_hiding_places_for_operators_are_refused(change: Change, fault: str, tmp_path: Path) -> None:
     made = model()
     change(made)
     assert fault in refusal(tmp_path, made)
 
 
 PLACES: list[tuple[dict[str, object], str]] = [
-    ({"location": "/etc/passwd"}, "lies in '/etc/passwd'; weights lie in weights.bin alone"),
-    ({"location": "../weights.bin"}, "lies in '../weights.bin'"),
-    ({"location": "./weights.bin"}, "lies in './weights.bin'"),
-    ({"location": "golden.json"}, "lies in 'golden.json'"),
-    ({"location": None}, "lies in ''"),
+    ({"location": "/etc/passwd"}, "is stored in '/etc/passwd'; weights must be in weights.bin"),
+    ({"location": "../weights.bin"}, "is stored in '../weights.bin'"),
+    ({"location": "./weights.bin"}, "is stored in './weights.bin'"),
+    ({"location": "golden.json"}, "is stored in 'golden.json'"),
+    ({"location": None}, "is stored in ''"),
     ({"location": "*/_ORT_MEM_ADDR_/*", "offset": 4096}, "_ORT_MEM_ADDR_"),
-    ({"offset": 56}, "lies at 56 to 72 in weights.bin, which has 64 bytes"),
-    ({"offset": 2**62}, "its place is given as"),
+    ({"offset": 56}, "is at 56 to 72 in weights.bin, which has 64 bytes"),
+    ({"offset": 2**62}, f"must be numbers below 10^18, one is '{2**62}'"),
     ({"offset": 10**17}, "which has 64 bytes"),
-    ({"offset": -16}, "its place is given as '-16'"),
-    ({"offset": "0x10"}, "its place is given as '0x10'"),
-    ({"offset": ""}, "its place is given as ''"),
-    ({"length": 12}, "takes 12 bytes, should take 16"),
-    ({"length": 2**40}, f"takes {2**40} bytes, should take 16"),
-    ({"checksum": "0"}, "its place is told by"),
+    ({"offset": -16}, "must be numbers below 10^18, one is '-16'"),
+    ({"offset": "0x10"}, "must be numbers below 10^18, one is '0x10'"),
+    ({"offset": ""}, "must be numbers below 10^18, one is ''"),
+    ({"length": 12}, "claims 12 bytes, must have 16"),
+    ({"length": 2**40}, f"claims {2**40} bytes, must have 16"),
+    ({"checksum": "0"}, "must have one location, offset and length, has 'location', 'offset', 'length', 'checksum'"),
 ]
 
 
 @pytest.mark.parametrize(("place", "fault"), PLACES)
 @pytest.mark.parametrize("where", ["a weight", "a constant", "within"])
-def test_weights_lie_in_the_file_of_weights_and_nowhere_else(
+def test_weights_outside_the_weights_file_are_refused(
     place: dict[str, object], fault: str, where: str, tmp_path: Path
 ) -> None:
     tensor = external(**place)
@@ -196,25 +194,24 @@ def test_weights_lie_in_the_file_of_weights_and_nowhere_else(
     assert fault in refusal(tmp_path, made)
 
 
-def test_two_places_for_one_weight_are_refused(tmp_path: Path) -> None:
+def test_two_locations_for_one_weight_are_refused(tmp_path: Path) -> None:
     tensor = external()
     tensor.external_data.add(key="location", value="weights.bin")
-    assert "its place is told by 'location', 'offset', 'length', 'location'" in refusal(tmp_path, model(weights=tensor))
+    found = refusal(tmp_path, model(weights=tensor))
+    assert "must have one location, offset and length, has 'location', 'offset', 'length', 'location'" in found
 
 
-def test_a_place_counts_even_where_the_tensor_says_that_it_has_its_numbers(tmp_path: Path) -> None:
+def test_a_location_is_checked_even_for_inline_tensors(tmp_path: Path) -> None:
     tensor = external(location="/etc/passwd")
     tensor.data_location = TensorProto.DEFAULT
-    assert "lies in '/etc/passwd'" in refusal(tmp_path, model(weights=tensor))
+    assert "is stored in '/etc/passwd'" in refusal(tmp_path, model(weights=tensor))
 
 
 @pytest.mark.parametrize(
     ("dims", "fault"),
-    [([-4], "has dimensions"), ([2**40], "numbers, more than the file can hold"), ([2**62, 2**62], "more than")],
+    [([-4], "has dimensions"), ([2**40], "numbers, more than fit into the file"), ([2**62, 2**62], "more than")],
 )
-def test_a_tensor_that_claims_more_numbers_than_there_can_be_is_refused(
-    dims: list[int], fault: str, tmp_path: Path
-) -> None:
+def test_a_tensor_with_an_impossible_size_is_refused(dims: list[int], fault: str, tmp_path: Path) -> None:
     tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=dims, raw_data=bytes(16))
     assert fault in refusal(tmp_path, model(weights=tensor))
     outside = external()
@@ -222,13 +219,13 @@ def test_a_tensor_that_claims_more_numbers_than_there_can_be_is_refused(
     assert refusal(tmp_path, model(weights=outside)).startswith("tensor 'w' ")
 
 
-def test_strings_lie_in_no_file_of_weights(tmp_path: Path) -> None:
+def test_external_strings_are_refused(tmp_path: Path) -> None:
     tensor = external()
     tensor.data_type = TensorProto.STRING
-    assert "is of type 8, of which no weights are" in refusal(tmp_path, model(weights=tensor))
+    assert "has data type 8, which weights cannot have" in refusal(tmp_path, model(weights=tensor))
 
 
-def test_a_second_graph_that_protobuf_would_put_onto_the_first_is_seen(tmp_path: Path) -> None:
+def test_a_second_graph_that_protobuf_merges_is_checked(tmp_path: Path) -> None:
     path, weights = save(tmp_path, model())
     more = onnx.ModelProto()
     more.graph.node.append(node("Gelu", "com.microsoft"))
@@ -238,10 +235,10 @@ def test_a_second_graph_that_protobuf_would_put_onto_the_first_is_seen(tmp_path:
 
 
 @pytest.mark.parametrize("part", [b"", b"x" * 100, b"\xff" * 100, b"\x3a\xff\xff\xff\xff\x7f"])
-def test_what_is_no_graph_is_refused(part: bytes, tmp_path: Path) -> None:
+def test_other_content_than_a_graph_is_refused(part: bytes, tmp_path: Path) -> None:
     path, weights = save(tmp_path, model())
     path.write_bytes(part)
-    with pytest.raises(ValueError, match=r"not a whole ONNX graph|asks for none"):
+    with pytest.raises(ValueError, match=r"not a complete ONNX graph|imports none"):
         check_graph(path, weights)
 
 
@@ -251,18 +248,18 @@ def wrapped(tag: int, content: bytes) -> bytes:
     return bytes((tag, length & 0x7F | 0x80, length >> 7 & 0x7F | 0x80, length >> 14)) + content
 
 
-def test_graphs_within_graphs_end_somewhere(tmp_path: Path) -> None:
+def test_deeply_nested_graphs_are_refused(tmp_path: Path) -> None:
     graph = b""
     for _ in range(2000):
-        # A graph is an attribute's, that is a node's, that is a graph's.
+        # A graph inside an attribute, inside a node, inside a graph.
         graph = wrapped(0x0A, wrapped(0x2A, wrapped(0x32, graph)))
     path, weights = save(tmp_path, model())
     path.write_bytes(path.read_bytes() + wrapped(0x3A, graph))
-    with pytest.raises(ValueError, match="not a whole ONNX graph"):
+    with pytest.raises(ValueError, match="not a complete ONNX graph"):
         check_graph(path, weights)
 
 
-def test_a_graph_of_any_size_is_not_read(tmp_path: Path) -> None:
+def test_an_oversized_graph_is_refused(tmp_path: Path) -> None:
     path, weights = save(tmp_path, model())
     with path.open("r+b") as file:
         file.truncate(MAX_BYTES + 1)
@@ -279,7 +276,7 @@ def test_a_graph_of_any_size_is_not_read(tmp_path: Path) -> None:
     ],
     ids=["no such operator", "too few numbers", "no such type"],
 )
-def test_the_rest_is_refused_by_the_runtime_itself(made: Any, tmp_path: Path) -> None:
+def test_the_runtime_itself_refuses_other_faults(made: Any, tmp_path: Path) -> None:
     path, weights = save(tmp_path, made)
     check_graph(path, weights)
     with pytest.raises(Exception, match="ONNXRuntimeError"):

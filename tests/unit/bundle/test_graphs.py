@@ -21,7 +21,7 @@ def test_each_decoder_layer_has_its_cross_keys_from_the_encoder() -> None:
     assert len(made) == 2 * SIZE.decoder_layers
 
 
-def test_each_cache_leaves_the_decoder_as_it_came() -> None:
+def test_each_cache_has_the_same_axes_as_input_and_output() -> None:
     spec = decoder_spec(SIZE, "float32", logits=False)
     caches = [tensor for tensor in spec.inputs if "capacity" in tensor.axes]
     outputs = {tensor.name: tensor for tensor in spec.outputs}
@@ -29,13 +29,13 @@ def test_each_cache_leaves_the_decoder_as_it_came() -> None:
     assert all(outputs[updated(cache.name)].axes == cache.axes for cache in caches)
 
 
-def test_logits_are_given_only_where_asked_for() -> None:
+def test_logits_are_an_output_only_on_request() -> None:
     assert "logits" not in [tensor.name for tensor in decoder_spec(SIZE, "float32", logits=False).outputs]
     (logits,) = [tensor for tensor in decoder_spec(SIZE, "float32", logits=True).outputs if tensor.name == "logits"]
     assert logits.axes == ("batch", 340)
 
 
-def test_a_frozen_axis_is_a_fault_that_names_the_tensor() -> None:
+def test_a_frozen_axis_is_reported_with_its_tensor() -> None:
     spec = TensorSpec("hidden", "float32", ("batch", "source", 32))
     assert shape_faults(spec, "float32", ("batch", "source", 32)) == []
     (fault,) = shape_faults(spec, "float32", ("batch", 7, 32))
@@ -44,7 +44,7 @@ def test_a_frozen_axis_is_a_fault_that_names_the_tensor() -> None:
     assert fault == "hidden is float16, should be float32"
 
 
-def test_named_axes_take_the_sizes_given() -> None:
+def test_named_axes_take_the_given_sizes() -> None:
     spec = TensorSpec("hidden", "float32", ("batch", "source", 32))
     assert bind_axes(spec, {"batch": 2, "source": 8}) == (2, 8, 32)
 

@@ -32,29 +32,29 @@ def attempts(
 
 
 def waits(of: Attempts, error: ClientError, clock: Clock) -> list[float]:
-    """All waits until the call is given up."""
+    """All delays until the call fails for good."""
     found = []
-    while (wait := of.wait_after(error)) is not None:
+    while (wait := of.delay_after(error)) is not None:
         found.append(wait)
         clock.now += wait
     return found
 
 
-def test_waits_double_up_to_a_second_for_as_long_as_is_wanted() -> None:
+def test_delays_double_up_to_a_second_until_time_is_up() -> None:
     clock = Clock()
     found = waits(attempts(Retries(seconds=5), clock=clock), GONE, clock)
     assert found == pytest.approx([0.1, 0.2, 0.4, 0.8, 1, 1, 1])
 
 
-def test_chance_shortens_a_wait_by_half_at_most() -> None:
-    assert attempts(Retries(), chance=1.0).wait_after(GONE) == pytest.approx(0.05)
+def test_jitter_shortens_a_delay_by_at_most_half() -> None:
+    assert attempts(Retries(), chance=1.0).delay_after(GONE) == pytest.approx(0.05)
 
 
-def test_a_server_that_says_when_to_come_is_not_called_before() -> None:
-    assert attempts(Retries(), chance=1.0).wait_after(FULL) == pytest.approx(1.05)
+def test_a_delay_is_never_shorter_than_the_server_asks() -> None:
+    assert attempts(Retries(), chance=1.0).delay_after(FULL) == pytest.approx(1.05)
 
 
-def test_a_call_is_never_made_again_beyond_its_own_time() -> None:
+def test_no_retry_exceeds_the_time_limit_of_the_call() -> None:
     clock = Clock()
     one = attempts(Retries(), seconds=1.5, clock=clock)
     assert one.seconds_left == 1.5
@@ -64,21 +64,21 @@ def test_a_call_is_never_made_again_beyond_its_own_time() -> None:
     assert one.seconds_left == 0
 
 
-def test_calls_that_a_full_server_refused_share_a_budget_which_successes_fill() -> None:
+def test_overload_retries_share_a_budget_that_successes_refill() -> None:
     budget = RetryBudget(2)
 
     def again() -> bool:
-        return Attempts(Retries(), budget, 60, Clock()).wait_after(FULL) is not None
+        return Attempts(Retries(), budget, 60, Clock()).delay_after(FULL) is not None
 
     assert [again() for _ in range(3)] == [True, True, False]
-    # A server that is not there has no load to be spared.
-    assert Attempts(Retries(), budget, 60, Clock()).wait_after(GONE) is not None
+    # A missing server is not overloaded.
+    assert Attempts(Retries(), budget, 60, Clock()).delay_after(GONE) is not None
     for _ in range(11):
         budget.earn()
     assert [again() for _ in range(2)] == [True, False]
 
 
-def test_the_budget_has_an_upper_end() -> None:
+def test_the_budget_never_exceeds_its_size() -> None:
     budget = RetryBudget(2)
     for _ in range(1000):
         budget.earn()
@@ -88,10 +88,10 @@ def test_the_budget_has_an_upper_end() -> None:
 @pytest.mark.parametrize(
     "kind", [InvalidArgumentError, NotFoundError, ServerError, TimedOutError, UnauthenticatedError]
 )
-def test_what_will_not_pass_is_not_tried_again(kind: type[ClientError]) -> None:
+def test_permanent_errors_are_not_retried(kind: type[ClientError]) -> None:
     assert not may_pass(kind(grpc.StatusCode.UNKNOWN, "no"))
     assert not may_pass(TOO_LARGE)
 
 
 def test_without_retries_there_is_one_attempt() -> None:
-    assert attempts(None).wait_after(GONE) is None
+    assert attempts(None).delay_after(GONE) is None

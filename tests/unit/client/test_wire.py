@@ -34,7 +34,7 @@ from dragoman.v1 import translation_pb2 as pb
 TIMINGS = Timings(0.5, 0.25, 0.125, 2.0)
 
 
-def test_a_translation_comes_through() -> None:
+def test_a_translation_survives_the_wire() -> None:
     result = TranslateResult(
         (
             Translation("déjà", FinishReason.LENGTH, True, 7, 9, -0.5),
@@ -57,7 +57,7 @@ def test_a_translation_comes_through() -> None:
         (np.array([[0.5, -1.0, 2.0], [0, 0, 1]], np.float32), (Token(7, 0, 4), Token(2, 4, 4))),
     ],
 )
-def test_an_embedding_comes_through(values: np.ndarray, tokens: tuple[Token, ...]) -> None:
+def test_an_embedding_survives_the_wire(values: np.ndarray, tokens: tuple[Token, ...]) -> None:
     result = EmbedResult((Embedding(values, tokens, True, 2),), 3, "en-fr", "0123456789ab", TIMINGS, "mine")
     back = embed_result(pb.EmbedResponse.FromString(embed_response(result).SerializeToString()))
     (embedding,) = back.embeddings
@@ -67,7 +67,7 @@ def test_an_embedding_comes_through(values: np.ndarray, tokens: tuple[Token, ...
     assert (back.dimension, back.model, back.timings, back.request_id) == (3, "en-fr", TIMINGS, "mine")
 
 
-def test_the_server_s_description_comes_through() -> None:
+def test_server_info_survives_the_wire() -> None:
     model = ModelInfo("en-fr", "0123", "transformer", ("en",), ("fr", "de"), "float32", "CPU", 24, 48, 200, 256, 2)
     model = replace(model, memory=ModelMemory(1, 2, 3, 4, 5, 6))
     limits = ServerLimits(1, 2, 3, 4, 5, 6, 7, 8, 9)
@@ -82,13 +82,13 @@ def test_every_value_of_the_proto_has_its_counterpart() -> None:
     assert set(POOLINGS) == set(Pooling)
 
 
-def test_a_reason_of_a_newer_server_is_unknown_and_no_error() -> None:
+def test_a_finish_reason_of_a_newer_server_is_unknown() -> None:
     message = pb.TranslateResponse(translations=[pb.Translation(text="x")])
     message.translations[0].finish_reason = 99  # type: ignore[assignment]
     assert translate_result(message).translations[0].finish_reason is FinishReason.UNKNOWN
 
 
-def test_a_pooling_left_out_is_the_mean_and_an_unknown_one_is_told() -> None:
+def test_pooling_is_optional_and_an_unknown_number_is_an_error() -> None:
     assert pooling_from(pb.POOLING_UNSPECIFIED) is None
     with pytest.raises(ValueError, match="is 99, which this server does not know"):
         pooling_from(99)

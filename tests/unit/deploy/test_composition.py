@@ -22,7 +22,7 @@ def gpu(*profiles: str) -> dict[str, Any]:
     return service(profiles=list(profiles), deploy={"resources": resources})
 
 
-def test_a_good_composition_has_no_faults() -> None:
+def test_valid_composition_has_no_faults() -> None:
     assert list(faults({"services": {"server": service(profiles=["cpu"]), "server-gpu": gpu("gpu")}})) == []
 
 
@@ -33,11 +33,11 @@ def test_a_good_composition_has_no_faults() -> None:
         (service(ports=[{"host_ip": "0.0.0.0", "target": 1}]), "s publishes port 1 beyond 127.0.0.1"),
         (service(image="host:5000/server"), "s has image host:5000/server, which is not pinned"),
         (service(image="server:latest"), "s has image server:latest, which is not pinned"),
-        (service(deploy={"resources": {"limits": {"cpus": 1}}}), "s has no limit of processors and memory"),
+        (service(deploy={"resources": {"limits": {"cpus": 1}}}), "s has no CPU or memory limit"),
         (service(volumes=[{"type": "bind", "target": "/bundle"}]), "s may write to /bundle"),
-        (gpu(), "GPUs are reserved by ['s'], and must be by the profile gpu alone"),
-        (service(profiles=["gpu"]), "GPUs are reserved by [], and must be by the profile gpu alone"),
+        (gpu(), "GPUs are reserved by ['s']; only services of the profile gpu may, and all must"),
+        (service(profiles=["gpu"]), "GPUs are reserved by []; only services of the profile gpu may, and all must"),
     ],
 )
-def test_what_is_wrong_is_named(bad: dict[str, Any], fault: str) -> None:
+def test_each_fault_is_named(bad: dict[str, Any], fault: str) -> None:
     assert list(faults({"services": {"s": bad}})) == [fault]

@@ -10,20 +10,20 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from tests.deploy.prometheus_api import Prometheus, Rule
-from tests.deploy.queries import Question, ask, compared, conditions, panels, put_in
+from tests.deploy.queries import LiveQuery, compared_sides, conditions, panels, run_query, substitute
 
 TARGETS = {"activeTargets": [{"labels": {"job": "dragoman"}, "scrapeInterval": "5s"}]}
 
 
 @contextmanager
 def prometheus(*values: str, models: tuple[str, ...] = ("en-fr",)) -> Iterator[Prometheus]:
-    """One that has `values` for the series `there`, nothing for `nowhere`, and an error for anything else."""
+    """A server with `values` for the series `there`, nothing for `nowhere`, and an error for other queries."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            asked = urlsplit(self.path)
-            query = parse_qs(asked.query).get("query", [""])[0]
-            data: Any = list(models) if asked.path.startswith("/api/v1/label/") else TARGETS
+            url = urlsplit(self.path)
+            query = parse_qs(url.query).get("query", [""])[0]
+            data: Any = list(models) if url.path.startswith("/api/v1/label/") else TARGETS
             if query == "there":
                 data = {"result": [{"metric": {}, "value": [1, value], "values": [[1, value]]} for value in values]}
             elif query == "nowhere":
@@ -60,11 +60,11 @@ def prometheus(*values: str, models: tuple[str, ...] = ("en-fr",)) -> Iterator[P
         ("rate(", (), 'error: {"error": "parse error"}'),
     ],
 )
-def test_an_answer_needs_a_finite_sample(
+def test_result_needs_a_finite_sample(
     instant: bool, expression: str, values: tuple[str, ...], problem: str | None
 ) -> None:
     with prometheus(*values) as server:
-        finding = ask(Question("p", expression, instant), server)
+        finding = run_query(LiveQuery("p", expression, instant), server)
     assert (finding and finding.problem) == problem
 
 
@@ -77,15 +77,15 @@ def dashboard(folder: Path, expression: str) -> Path:
     return path
 
 
-def test_panels_are_asked_with_the_values_that_there_are(tmp_path: Path) -> None:
+def test_panel_queries_use_the_current_label_values(tmp_path: Path) -> None:
     page = dashboard(tmp_path, 'rate(x{model=~"$model"}[$__rate_interval])')
     with prometheus(models=("a.b", "c")) as server:
-        questions = list(panels([page], server))
-    assert {question.expression for question in questions} == {'rate(x{model=~"a\\\\.b|c"}[20s])'}
-    assert [question.place for question in questions] == ["Page: Panel (A)", "Page: Inner (A)"]
+        queries = list(panels([page], server))
+    assert {query.expression for query in queries} == {'rate(x{model=~"a\\\\.b|c"}[20s])'}
+    assert [query.origin for query in queries] == ["Page: Panel (A)", "Page: Inner (A)"]
 
 
-def test_a_variable_without_a_value_is_refused(tmp_path: Path) -> None:
+def test_variable_without_values_is_rejected(tmp_path: Path) -> None:
     with (
         prometheus(models=()) as server,
         pytest.raises(ValueError, match=r"^variable model has no value$"),
@@ -93,20 +93,23 @@ def test_a_variable_without_a_value_is_refused(tmp_path: Path) -> None:
         list(panels([dashboard(tmp_path, "x")], server))
 
 
-def test_a_variable_that_there_is_not_is_refused() -> None:
+def test_unknown_variable_is_rejected() -> None:
     with pytest.raises(ValueError, match=r"^no variable \$job for 'x\{job=\"\$job\"\}'$"):
-        put_in('x{job="$job"}', {"model": "m"})
+        substitute('x{job="$job"}', {"model": "m"})
 
 
-def test_an_alert_is_asked_for_all_that_it_compares() -> None:
-    assert compared("a:ratio > 0.1 and\n  b - max_over_time(b[30m]) <= 0") == ["a:ratio", "b - max_over_time(b[30m])"]
+def test_every_compared_side_of_an_alert_is_found() -> None:
+    assert compared_sides("a:ratio > 0.1 and\n  b - max_over_time(b[30m]) <= 0") == [
+        "a:ratio",
+        "b - max_over_time(b[30m])",
+    ]
 
 
-def test_an_alert_that_compares_nothing_is_refused() -> None:
+def test_alert_part_without_comparison_is_rejected() -> None:
     with pytest.raises(ValueError, match=r"^'b' in alert 'a > 1 and b' compares nothing$"):
-        compared("a > 1 and b")
+        compared_sides("a > 1 and b")
 
 
-def test_a_recording_is_asked_for_what_it_records_and_under_its_name() -> None:
+def test_recording_rule_is_queried_by_expression_and_by_name() -> None:
     rules = [Rule("a:sum", "sum(a)", False, ""), Rule("High", "a:sum > 1", True, "")]
-    assert [question.expression for question in conditions(rules)] == ["sum(a)", "a:sum", "a:sum"]
+    assert [query.expression for query in conditions(rules)] == ["sum(a)", "a:sum", "a:sum"]

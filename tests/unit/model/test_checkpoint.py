@@ -37,7 +37,7 @@ def save_again(checkpoint: Checkpoint, folder: Path, dtype: torch.dtype = torch.
     save_checkpoint(folder, checkpoint.config, own_weights(checkpoint.model), folder / "tokenizer", dtype)
 
 
-def test_what_is_saved_is_loaded_again(checkpoint: Checkpoint, folder: Path) -> None:
+def test_saving_and_loading_is_lossless(checkpoint: Checkpoint, folder: Path) -> None:
     again = load_checkpoint(folder)
     assert again.config == checkpoint.config
     assert again.tokenizer.encode("A kite.") == checkpoint.tokenizer.encode("A kite.")
@@ -46,7 +46,7 @@ def test_what_is_saved_is_loaded_again(checkpoint: Checkpoint, folder: Path) -> 
 
 
 @pytest.mark.usefixtures("checkpoint")
-def test_whoever_may_read_one_file_may_read_all(folder: Path) -> None:
+def test_all_files_have_the_same_permissions(folder: Path) -> None:
     modes = {path.stat().st_mode for path in folder.rglob("*") if path.is_file()}
     assert len(modes) == 1
 
@@ -82,7 +82,7 @@ def test_untied_weights_are_each_stored(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("checkpoint")
-def test_every_tensor_at_fault_is_named_at_once(folder: Path) -> None:
+def test_all_faulty_tensors_are_named_at_once(folder: Path) -> None:
     def spoil(weights: dict[str, Tensor]) -> None:
         del weights["decoder.1.cross_attention.key.weight"]
         del weights["encoder_norm.bias"]
@@ -118,7 +118,7 @@ def test_a_missing_file_is_named(folder: Path, name: str) -> None:
 @pytest.mark.usefixtures("checkpoint")
 @pytest.mark.parametrize("name", ["weights.safetensors", "tokenizer/sentencepiece.model"])
 @pytest.mark.parametrize("part", [0.0, 0.001, 0.5, 0.999])
-def test_a_cut_file_is_named(folder: Path, name: str, part: float) -> None:
+def test_a_truncated_file_is_named(folder: Path, name: str, part: float) -> None:
     content = (folder / name).read_bytes()
     (folder / name).write_bytes(content[: int(len(content) * part)])
     with pytest.raises(ValueError, match=name):
@@ -126,7 +126,7 @@ def test_a_cut_file_is_named(folder: Path, name: str, part: float) -> None:
 
 
 def safetensors(header: object, data: bytes = bytes(64), length: int | None = None) -> bytes:
-    """A file with a header that may say anything, also of its own `length`."""
+    """A file with any header, and optionally a false `length` of it."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     return (len(text) if length is None else length).to_bytes(8, "little") + text + data
 
@@ -153,9 +153,9 @@ LIES = {
 
 @pytest.mark.usefixtures("checkpoint")
 @pytest.mark.parametrize("lie", LIES)
-def test_a_header_that_lies_is_refused_before_anything_is_allocated(folder: Path, lie: str) -> None:
+def test_a_false_header_is_refused_before_any_allocation(folder: Path, lie: str) -> None:
     (folder / "weights.safetensors").write_bytes(LIES[lie])
-    with pytest.raises(ValueError, match=r"weights\.safetensors: not a whole safetensors file"):
+    with pytest.raises(ValueError, match=r"weights\.safetensors: not a complete safetensors file"):
         load_checkpoint(folder)
 
 
@@ -169,7 +169,7 @@ def test_a_header_that_lies_is_refused_before_anything_is_allocated(folder: Path
         ("heads", -1),
     ],
 )
-def test_a_config_that_asks_for_any_amount_of_memory_is_refused(
+def test_a_config_that_would_exhaust_memory_is_refused(
     checkpoint: Checkpoint, folder: Path, field: str, value: int
 ) -> None:
     plain = json.loads((folder / "config.json").read_text())
@@ -179,7 +179,7 @@ def test_a_config_that_asks_for_any_amount_of_memory_is_refused(
         load_checkpoint(folder)
 
 
-def test_a_table_of_positions_is_bounded_as_a_whole(checkpoint: Checkpoint, folder: Path) -> None:
+def test_the_size_of_the_position_table_is_bounded(checkpoint: Checkpoint, folder: Path) -> None:
     plain = json.loads((folder / "config.json").read_text())
     plain["architecture"] |= {"max_positions": 2**20, "d_model": 2**20}
     (folder / "config.json").write_text(json.dumps(plain))
@@ -201,7 +201,7 @@ def test_a_tokenizer_of_another_size_is_refused(checkpoint: Checkpoint, folder: 
         ({"start_id": 5}, "decoding.start_id must be the tokenizer's 1, is 5"),
     ],
 )
-def test_a_tokenizer_that_prompts_otherwise_than_the_rules_say_is_refused(
+def test_rules_that_contradict_the_prompts_are_refused(
     checkpoint: Checkpoint, folder: Path, rule: dict[str, Any], fault: str
 ) -> None:
     rules = dataclasses.replace(checkpoint.config.decoding, max_output_tokens=40, **rule)
@@ -210,12 +210,10 @@ def test_a_tokenizer_that_prompts_otherwise_than_the_rules_say_is_refused(
         load_checkpoint(folder)
 
 
-# --- replacing what is there
+# --- replacing a checkpoint
 
 
-def test_replacing_a_checkpoint_keeps_its_model_card_and_leaves_nothing_else(
-    checkpoint: Checkpoint, folder: Path
-) -> None:
+def test_replacing_a_checkpoint_keeps_its_model_card(checkpoint: Checkpoint, folder: Path) -> None:
     (folder / "README.md").write_text("what it was trained on")
     save_again(checkpoint, folder)
     assert (folder / "README.md").read_text() == "what it was trained on"
@@ -228,20 +226,18 @@ def test_replacing_a_checkpoint_keeps_its_model_card_and_leaves_nothing_else(
     assert list(folder.parent.iterdir()) == [folder]
 
 
-def test_a_save_that_fails_leaves_the_old_checkpoint_whole(
-    checkpoint: Checkpoint, folder: Path, tmp_path: Path
-) -> None:
+def test_a_failed_save_leaves_the_old_checkpoint_intact(checkpoint: Checkpoint, folder: Path, tmp_path: Path) -> None:
     before = (folder / "weights.safetensors").read_bytes()
     zeros = {name: tensor * 0 for name, tensor in own_weights(checkpoint.model).items()}
     with pytest.raises(FileNotFoundError):
         save_checkpoint(folder, checkpoint.config, zeros, tmp_path / "no-such-tokenizer")
     assert (folder / "weights.safetensors").read_bytes() == before
     load_checkpoint(folder)
-    save_again(checkpoint, folder)  # what the failed save left behind is in nobody's way
+    save_again(checkpoint, folder)  # leftovers of the failed save do not matter
     assert list(folder.parent.iterdir()) == [folder]
 
 
-def test_a_save_killed_while_the_folders_change_places_loses_nothing(checkpoint: Checkpoint, folder: Path) -> None:
+def test_a_save_killed_between_its_renames_loses_nothing(checkpoint: Checkpoint, folder: Path) -> None:
     (folder / "README.md").write_text("what it was trained on")
     tokenizer = shutil.copytree(folder / "tokenizer", folder.with_name("tokenizer"))
     folder.rename(folder.with_name("tiny.former"))
@@ -251,7 +247,7 @@ def test_a_save_killed_while_the_folders_change_places_loses_nothing(checkpoint:
 
 
 @pytest.mark.parametrize(("value", "dtype"), [(1e5, torch.float16), (float("nan"), torch.float32)])
-def test_weights_that_the_file_cannot_hold_are_named_and_not_saved(
+def test_weights_beyond_the_file_type_are_refused_by_name(
     checkpoint: Checkpoint, folder: Path, value: float, dtype: torch.dtype
 ) -> None:
     before = (folder / "weights.safetensors").read_bytes()

@@ -20,7 +20,7 @@ CONFIG = CheckpointConfig(
 
 
 def load_changed(folder: Path, *path: str, to: Any) -> CheckpointConfig:
-    """Load CONFIG's file after the value at `path` has been changed."""
+    """Load CONFIG's file with another value at `path`."""
     CONFIG.save(folder / "config.json")
     plain = json.loads((folder / "config.json").read_text())
     inner = plain
@@ -31,19 +31,19 @@ def load_changed(folder: Path, *path: str, to: Any) -> CheckpointConfig:
     return CheckpointConfig.load(folder / "config.json")
 
 
-def test_what_is_saved_is_loaded_again(tmp_path: Path) -> None:
+def test_saving_and_loading_is_lossless(tmp_path: Path) -> None:
     CONFIG.save(tmp_path / "config.json")
     assert CheckpointConfig.load(tmp_path / "config.json") == CONFIG
 
 
-def test_the_file_is_json_that_a_person_can_read(tmp_path: Path) -> None:
+def test_the_file_is_readable_json(tmp_path: Path) -> None:
     CONFIG.save(tmp_path / "config.json")
     text = (tmp_path / "config.json").read_text()
     assert json.loads(text)["architecture"]["norm_order"] == "pre"
     assert '\n  "architecture": {\n    "source_vocabulary": 60,' in text
 
 
-def test_a_config_cannot_be_changed() -> None:
+def test_a_config_is_immutable() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         CONFIG.architecture.heads = 2  # type: ignore[misc]
 
@@ -70,7 +70,7 @@ def test_a_config_cannot_be_changed() -> None:
         (("target_languages",), [], r"target_languages: .* at least 1 item"),
     ],
 )
-def test_a_wrong_value_is_named_with_what_it_must_be_and_what_it_is(
+def test_an_invalid_value_is_reported_with_the_valid_ones(
     tmp_path: Path, path: tuple[str, ...], value: Any, message: str
 ) -> None:
     with pytest.raises(ValueError, match=message) as caught:
@@ -106,21 +106,19 @@ def test_a_wrong_value_is_named_with_what_it_must_be_and_what_it_is(
         ),
     ],
 )
-def test_values_that_do_not_fit_together_are_refused(
-    tmp_path: Path, path: tuple[str, ...], value: Any, message: str
-) -> None:
+def test_inconsistent_values_are_refused(tmp_path: Path, path: tuple[str, ...], value: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message) as caught:
         load_changed(tmp_path, *path, to=value)
     assert "ArgsKwargs" not in str(caught.value)
 
 
-def test_sinusoids_need_an_even_width_and_a_learned_table_does_not() -> None:
+def test_only_sinusoids_need_an_even_width() -> None:
     with pytest.raises(ValueError, match="d_model must be even for sinusoid positions, is 9"):
         TransformerConfig(60, 60, d_model=9, heads=3)
     assert TransformerConfig(60, 60, d_model=9, heads=3, position_kind="learned").head_width == 3
 
 
-def test_all_faults_of_a_file_come_at_once(tmp_path: Path) -> None:
+def test_all_faults_of_a_file_are_reported_at_once(tmp_path: Path) -> None:
     CONFIG.save(tmp_path / "config.json")
     plain = json.loads((tmp_path / "config.json").read_text())
     del plain["family"]
@@ -135,7 +133,7 @@ def test_all_faults_of_a_file_come_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[]", b"null"])
-def test_a_file_that_is_no_configuration_is_refused_by_name(tmp_path: Path, content: bytes) -> None:
+def test_other_content_than_a_config_is_refused_by_name(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "config.json").write_bytes(content)
     with pytest.raises(ValueError, match=r"config\.json: "):
         CheckpointConfig.load(tmp_path / "config.json")
@@ -161,7 +159,7 @@ def test_an_output_is_limited_by_checkpoint_source_and_caller(
 
 
 @pytest.mark.parametrize("asked", [0, -1])
-def test_no_caller_can_ask_for_less_than_one_token(asked: int) -> None:
+def test_a_limit_below_one_token_is_refused(asked: int) -> None:
     with pytest.raises(ValueError, match=f"asked must be at least 1 token, is {asked}"):
         CONFIG.decoding.output_limit(10, asked)
 

@@ -1,4 +1,4 @@
-"""Tokenizers' files that make no sense: refused by name, or read as another tokenizer, and no end of the process."""
+"""Damaged tokenizer files: they are refused by name, or read as another tokenizer, but never end the process."""
 
 import json
 import subprocess
@@ -21,7 +21,7 @@ TEXT = "The cat sat on the mat. ½ﬁ été 漢字"
 @pytest.mark.parametrize(
     "content", [b"", b"\x00" * 1000, b"\xff" * 1000, b"\x80\x04cposix\nsystem\n", b"[" * 10**6, b"{}"]
 )
-def test_what_is_no_tokenizer_is_refused_by_name(content: bytes, tmp_path: Path) -> None:
+def test_other_content_than_a_tokenizer_is_refused_by_name(content: bytes, tmp_path: Path) -> None:
     (tmp_path / MODEL_FILE).write_bytes(content)
     with pytest.raises(ValueError, match=MODEL_FILE):
         SentencePieceTokenizer(tmp_path)
@@ -34,7 +34,7 @@ def test_what_is_no_tokenizer_is_refused_by_name(content: bytes, tmp_path: Path)
 
 
 @pytest.mark.parametrize("number", [-1, 2**31, 10**30, 0.5, "0x"])
-def test_a_vocabulary_gives_no_number_that_is_none(number: object, tmp_path: Path) -> None:
+def test_an_invalid_id_in_a_vocabulary_is_refused(number: object, tmp_path: Path) -> None:
     (tmp_path / VOCABULARY_FILE).write_text(json.dumps({"a": 0, "b": number}))
     with pytest.raises(ValueError, match=rf"{VOCABULARY_FILE}: b: "):
         read_vocabulary(tmp_path / VOCABULARY_FILE)
@@ -47,12 +47,12 @@ def byte_pairs() -> Tokenizer:
     return made
 
 
-def test_a_panic_of_the_library_is_an_error_like_others(tmp_path: Path) -> None:
+def test_a_panic_of_the_library_becomes_a_value_error(tmp_path: Path) -> None:
     content = json.loads(byte_pairs().to_str())
     content["model"]["continuing_subword_prefix"] = "x" * 100
     (tmp_path / LIBRARY_FILE).write_text(json.dumps(content))
     with pytest.raises(
-        ValueError, match=rf"{LIBRARY_FILE}: not a whole tokenizer: the tokenizers library failed: range"
+        ValueError, match=rf"{LIBRARY_FILE}: not a complete tokenizer: the tokenizers library failed: range"
     ):
         LibraryCutter(tmp_path)
 
@@ -67,7 +67,7 @@ refused = 0
 for seed in range(int(sys.argv[4])):
     rng, content = random.Random(seed), bytearray(source)
     for _ in range(rng.choice((1, 3, 10, 100))):
-        # What is not the pieces stands at the end.
+        # The pieces are at the start, everything else is at the end.
         content[rng.randrange(rng.choice((0, len(content) - 3000)), len(content))] = rng.randrange(256)
     if rng.random() < 0.2:
         del content[rng.randrange(len(content)):]
@@ -83,7 +83,7 @@ print(refused)
 """
 
 
-def test_no_damage_to_a_sentencepiece_model_ends_the_process(tmp_path: Path) -> None:
+def test_no_damaged_sentencepiece_model_ends_the_process(tmp_path: Path) -> None:
     arguments = [str(BUNDLE / "tokenizer" / MODEL_FILE), str(tmp_path), TEXT, "100"]
     run = subprocess.run([sys.executable, "-c", DAMAGE, *arguments], capture_output=True, text=True, timeout=300)
     assert run.returncode == 0, run.stderr[-500:]

@@ -1,4 +1,4 @@
-"""What a described tokenizer puts around its pieces, with a cutter that can be worked out by hand."""
+"""The special tokens that a described tokenizer puts around its pieces, which are computable by hand here."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from tests.support.fake_runner import END
 from tests.support.letters import EN, FR, LANGUAGES, UNKNOWN, described
 
 
-def test_the_source_s_token_stands_before_and_the_target_s_is_forced() -> None:
+def test_the_source_token_may_precede_the_text() -> None:
     tokenizer = described(before=("source",), prompt=(END, "target"))
     assert tokenizer.encode("ab", "fr", "en") == [FR, 97, 98, END]
     assert tokenizer.encode("ab", "fr") == [FR, 97, 98, END]
@@ -20,21 +20,21 @@ def test_the_source_s_token_stands_before_and_the_target_s_is_forced() -> None:
     assert tokenizer.closing_tokens == 1
 
 
-def test_the_source_s_token_stands_after_and_the_target_s_begins() -> None:
+def test_the_source_token_may_follow_the_text() -> None:
     tokenizer = described(after=(END, "source"), prompt=("target",))
     assert tokenizer.encode("ab", "fr", "en") == [97, 98, END, FR]
     assert tokenizer.prompt("en") == (EN,)
     assert cut(tokenizer.encode("abcdef", "fr"), 4, tokenizer.closing_tokens) == [97, 98, END, FR]
 
 
-def test_the_target_s_token_stands_before_only_where_a_translation_is_asked_for() -> None:
+def test_the_target_token_precedes_the_text_only_in_translation() -> None:
     tokenizer = described(before=("target",))
     assert tokenizer.encode("ab", "en", "fr") == [FR, 97, 98, END]
     assert tokenizer.encode("ab", "en") == [97, 98, END]
     assert [piece.id for piece in tokenizer.encode_pieces("ab", "en", "fr")] == [FR, 97, 98, END]
 
 
-def test_words_before_a_text_ask_for_the_translation() -> None:
+def test_an_instruction_precedes_the_text_only_in_translation() -> None:
     tokenizer = described(instructions=(Instruction("en", "fr", "to "),))
     assert tokenizer.encode("ab", "en", "fr") == [*b"to ab", END]
     assert tokenizer.encode("ab", "en") == [*b"ab", END]
@@ -48,7 +48,7 @@ def test_words_before_a_text_ask_for_the_translation() -> None:
     ]
 
 
-def test_the_only_language_need_not_be_named() -> None:
+def test_the_only_language_may_be_omitted() -> None:
     tokenizer = described(
         before=("source",), prompt=(END, "target"), source_languages=LANGUAGES[:1], target_languages=LANGUAGES[1:]
     )
@@ -56,7 +56,7 @@ def test_the_only_language_need_not_be_named() -> None:
     assert tokenizer.prompt() == (END, FR)
 
 
-def test_one_of_several_that_is_needed_must_be_named_and_known() -> None:
+def test_one_of_several_languages_must_be_given_and_known() -> None:
     tokenizer = described(before=("source",), prompt=(END, "target"))
     with pytest.raises(ValueError, match="source_language must be given: the model has several"):
         tokenizer.encode("a")
@@ -83,33 +83,33 @@ def test_control_ids_yield_no_text() -> None:
     assert two.control_ids == (END, UNKNOWN, EN, FR)
 
 
-def test_sizes_hold_every_id() -> None:
+def test_vocabulary_sizes_cover_every_id() -> None:
     assert (described().vocabulary, described().target_vocabulary) == (256, 256)
     assert described(control_ids=(END, 300)).vocabulary == 301
     assert described(target_control_ids=(400,)).target_vocabulary == 401
 
 
-def test_the_family_s_own_names_are_known() -> None:
+def test_the_names_of_the_family_map_to_codes() -> None:
     assert described().native_codes == {"eng": "en", "fra": "fr"}
 
 
 @pytest.mark.parametrize(
     ("changes", "fault"),
     [
-        ({"before": ("source",), "source_languages": ()}, "before holds the source language, so each of those must"),
-        ({"prompt": ("target",), "target_languages": (Language("fr"),)}, "prompt holds the target language, so each"),
-        ({"after": ("target",)}, "after must not hold the target language"),
-        ({"prompt": ("source",)}, "prompt must not hold the source language"),
+        ({"before": ("source",), "source_languages": ()}, "before contains the source language, so every source"),
+        ({"prompt": ("target",), "target_languages": (Language("fr"),)}, "prompt contains the target language, so"),
+        ({"after": ("target",)}, "after must not contain the target language"),
+        ({"prompt": ("source",)}, "prompt must not contain the source language"),
         ({"before": ("both",)}, "before"),
         ({"after": (-1,)}, "after"),
     ],
 )
-def test_a_description_that_cannot_be_followed_is_refused(changes: dict[str, Any], fault: str) -> None:
+def test_an_inconsistent_description_is_refused(changes: dict[str, Any], fault: str) -> None:
     with pytest.raises(ValueError, match=fault):
         described(**changes)
 
 
-def test_a_description_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_a_description_survives_a_round_trip(tmp_path: Path) -> None:
     description = Description(
         kind="tokenizers",
         before=(5, "source"),

@@ -1,6 +1,6 @@
-"""What holds of every tokenizer that comes with an imported checkpoint, whatever a text holds.
+"""Properties of every imported tokenizer, for any text.
 
-The fixtures are small and have few letters, so that most of what is drawn is unknown to them: that is the hard case.
+The fixtures are small and have few letters, so that most drawn characters are unknown to them: that is the hard case.
 """
 
 import functools
@@ -17,25 +17,25 @@ from hypothesis import strategies as st
 
 from dragoman.bundle.tokenizers import Piece, Tokenizer
 from dragoman.bundle.tokenizers.pieces import SPACE
-from dragoman.bundle.tokenizers.protocol import UNSEEN
+from dragoman.bundle.tokenizers.protocol import INVISIBLE
 from dragoman.model.importing.tokenizers import import_tokenizer
 from tests.support.hugging_face_tokenizers import TEXTS, TOKENIZERS, marian
 from tests.unit.bundle.tokenizers.test_native import BLANK, CONTROL_LOOKALIKES, NORMALISED, RARE
 
 KINDS: Mapping[str, tuple[str, Callable[[Path], Any]]] = {
     **TOKENIZERS,
-    # SentencePiece gives a run of letters that it does not know as one piece, which here has the name of a tag.
+    # SentencePiece returns a run of unknown letters as one piece, which here has the name of a tag.
     "marian, a tag of unknown letters": ("marian", functools.partial(marian, tags=("fra", "zxx"))),
 }
 
 ONE_VOCABULARY = [kind for kind in KINDS if kind != "marian, two vocabularies"]
-"""Those that write what they read."""
+"""The tokenizers whose source and target share a vocabulary."""
 
 DROPPED = frozenset({"Cc", "Cf", "Cn", "Co", "Mn"})
-"""Unicode's categories of characters that a family may drop as it normalises: controls, accents, private ones.
+"""Unicode's categories of characters that normalisation may drop: controls, accents, private ones.
 
-The tokenizers library puts what is left of a text one place too early where it dropped what came first: "\\x1f0" is
-the piece "0" at the byte of "\\x1f". No gap comes of it, and further on the places are right again.
+If the tokenizers library drops the first characters, the next offset is one place too early: "\\x1f0" is the piece "0"
+at the byte of "\\x1f". That leaves no gap, and later offsets are right.
 """
 
 drawn = settings(max_examples=150, deadline=None, derandomize=True, database=None)
@@ -47,14 +47,14 @@ words = st.text(max_size=40) | st.text(
 
 @dataclass(frozen=True)
 class Imported:
-    """A tokenizer as it is asked for a translation out of its first language into its last one."""
+    """A tokenizer, used for translation from its first language to its last one."""
 
     kind: str
     tokenizer: Tokenizer
     unknown: int
-    """The one control id that a text may yield."""
+    """The only control id that a text may yield."""
     names: tuple[str, ...]
-    """Of its control tokens, as they are written in its files."""
+    """The names of its control tokens in its files."""
 
     def encode(self, text: str) -> list[int]:
         return self.tokenizer.encode(text, *self._languages)
@@ -64,7 +64,7 @@ class Imported:
 
     @property
     def around(self) -> tuple[list[int], list[int]]:
-        """What stands before and after the tokens of any text."""
+        """The special tokens before and after any text."""
         ids, closing = self.encode(""), self.tokenizer.closing_tokens
         return ids[: len(ids) - closing], ids[len(ids) - closing :]
 
@@ -73,7 +73,7 @@ class Imported:
         return ids[len(before) : len(ids) - len(after)]
 
     def read(self, text: str) -> tuple[str, list[int]]:
-        """A text as it comes back, with its ids; without a target, since T5 would put words before it."""
+        """The decoded text and its ids; without a target, for which T5 would add an instruction."""
         ids = self.tokenizer.encode(text, self._languages[0])
         return self.tokenizer.decode(ids), ids
 
@@ -93,25 +93,25 @@ def imported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 def texts(imported: Imported) -> st.SearchStrategy[str]:
-    """Anything, and what is made of the names of its own control tokens."""
+    """Any texts, and texts with the names of the tokenizer's own control tokens."""
     parts = st.sampled_from([*CONTROL_LOOKALIKES, *RARE, *TEXTS[:5], " ", "a", ">", "<"])
     return words | st.lists(parts | st.sampled_from(imported.names), max_size=5).map("".join)
 
 
 def shown(text: str) -> str:
-    """Without what nobody sees at its ends."""
-    seen = [place for place, character in enumerate(text) if unicodedata.category(character) not in UNSEEN]
-    return text[seen[0] : seen[-1] + 1] if seen else ""
+    """The text without invisible characters at its ends."""
+    visible = [place for place, character in enumerate(text) if unicodedata.category(character) not in INVISIBLE]
+    return text[visible[0] : visible[-1] + 1] if visible else ""
 
 
 def kept_whole(text: str) -> bool:
-    """Whether every family reads each of its characters; SPACE is SentencePiece's own."""
+    """Whether no family drops any of its characters; SPACE is SentencePiece's own."""
     return SPACE not in text and all(unicodedata.category(character) not in DROPPED for character in text)
 
 
 @drawn
 @given(st.data())
-def test_whatever_a_text_holds_it_yields_no_control_token(imported: Imported, data: st.DataObject) -> None:
+def test_no_text_yields_a_control_token(imported: Imported, data: st.DataObject) -> None:
     text = data.draw(texts(imported))
     ids = imported.encode(text)
     before, after = imported.around
@@ -120,7 +120,7 @@ def test_whatever_a_text_holds_it_yields_no_control_token(imported: Imported, da
     assert [piece.id for piece in imported.pieces(text)] == ids
 
 
-def test_the_names_of_its_control_tokens_are_text(imported: Imported) -> None:
+def test_the_names_of_control_tokens_are_plain_text(imported: Imported) -> None:
     before, after = imported.around
     for name in imported.names:
         for text in (name, f"{name}{name}", f"a {name} a"):
@@ -131,7 +131,7 @@ def test_the_names_of_its_control_tokens_are_text(imported: Imported) -> None:
 
 
 @pytest.mark.parametrize("text", BLANK, ids=ascii)
-def test_a_blank_text_is_its_special_tokens_alone(imported: Imported, text: str) -> None:
+def test_a_blank_text_has_only_special_tokens(imported: Imported, text: str) -> None:
     before, after = imported.around
     length = len(text.encode())
     assert imported.encode(text) == [*before, *after]
@@ -143,7 +143,7 @@ def test_a_blank_text_is_its_special_tokens_alone(imported: Imported, text: str)
 
 @drawn
 @given(st.data())
-def test_offsets_go_through_the_text_in_order_without_a_gap(imported: Imported, data: st.DataObject) -> None:
+def test_offsets_cover_the_text_in_order_without_gaps(imported: Imported, data: st.DataObject) -> None:
     text = data.draw(texts(imported) | st.sampled_from([given for given, _ in NORMALISED]))
     pieces = imported.pieces(text)
     content = text.encode()
@@ -162,26 +162,26 @@ def test_offsets_go_through_the_text_in_order_without_a_gap(imported: Imported, 
 @pytest.mark.parametrize("imported", ONE_VOCABULARY, indirect=True)
 @drawn
 @given(st.data())
-def test_what_was_read_once_reads_the_same_again(imported: Imported, data: st.DataObject) -> None:
+def test_decoded_text_is_stable(imported: Imported, data: st.DataObject) -> None:
     once, ids = imported.read(data.draw(words))
     again, _ = imported.read(once)
     if imported.unknown in imported.body(ids):
-        # What is unknown yields nothing, and the spaces that were around it stand side by side.
+        # Unknown text is dropped, which leaves its surrounding spaces adjacent.
         once, again = " ".join(once.split()), " ".join(again.split())
     assert again == once
 
 
 @drawn
 @given(st.data())
-def test_whatever_ids_a_model_chooses_they_have_a_text(imported: Imported, data: st.DataObject) -> None:
+def test_any_ids_can_be_decoded(imported: Imported, data: st.DataObject) -> None:
     chosen = data.draw(st.lists(st.integers(0, imported.tokenizer.target_vocabulary + 10), max_size=20))
     imported.tokenizer.decode(chosen).encode()
 
 
 @pytest.mark.parametrize("imported", ONE_VOCABULARY, indirect=True)
-def test_plain_text_comes_back_as_it_was(imported: Imported) -> None:
+def test_plain_text_survives_a_round_trip(imported: Imported) -> None:
     for text in TEXTS[:20]:
         plain, ids = imported.read(text)
         assert imported.unknown not in imported.body(ids) or imported.kind == "bert", text
-        if imported.kind != "bert":  # it writes small letters, and has no piece for "!"
+        if imported.kind != "bert":  # it is lower case, and has no piece for "!"
             assert plain == text

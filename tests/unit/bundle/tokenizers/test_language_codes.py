@@ -18,18 +18,18 @@ NLLB = (
 
 
 @pytest.mark.parametrize("codes", [M2M100_CODES, WMT21_CODES, MBART_CODES, MBART50_CODES], ids=len)
-def test_every_language_of_a_family_has_a_code_of_its_own(codes: tuple[str, ...]) -> None:
+def test_every_language_of_a_family_has_a_unique_code(codes: tuple[str, ...]) -> None:
     found = bcp47_codes(codes, shortest=True)
     assert list(found) == list(codes)
     assert len(set(found.values())) == len(codes)
     assert all(re.fullmatch(r"[a-z]{2,3}(-Han[st])?", code) for code in found.values())
 
 
-def test_the_numbers_of_languages_are_those_of_the_families() -> None:
+def test_families_have_the_right_number_of_languages() -> None:
     assert (len(M2M100_CODES), len(WMT21_CODES), len(MBART_CODES), len(MBART50_CODES)) == (100, 8, 25, 52)
 
 
-def test_a_script_is_told_where_a_language_has_two_and_of_chinese() -> None:
+def test_the_script_is_kept_for_chinese_and_for_two_scripts() -> None:
     found = bcp47_codes([code for code in NLLB.split() if code != "cmn_Hans"], shortest=True)
     assert found["fra_Latn"] == "fr"
     assert found["srp_Cyrl"] == "sr"
@@ -57,7 +57,7 @@ def test_a_script_is_told_where_a_language_has_two_and_of_chinese() -> None:
         ("zh", "zh"),
     ],
 )
-def test_a_language_is_called_as_bcp_47_calls_it(name: str, code: str) -> None:
+def test_codes_follow_bcp_47(name: str, code: str) -> None:
     assert bcp47_codes([name], shortest=True) == {name: code}
 
 
@@ -65,11 +65,11 @@ def test_a_language_is_called_as_bcp_47_calls_it(name: str, code: str) -> None:
     ("name", "code"),
     [("pt_br", "pt-BR"), ("fra", "fr"), ("cmn_Hans", "zh-Hans"), ("srp_Latn", "sr-Latn"), ("es_419", "es-419")],
 )
-def test_script_and_region_are_kept_where_they_may_tell_something(name: str, code: str) -> None:
+def test_script_and_region_are_kept_unless_shortened(name: str, code: str) -> None:
     assert bcp47_codes([name], shortest=False) == {name: code}
 
 
-def test_two_names_of_one_language_stay_two() -> None:
+def test_two_names_of_one_language_get_two_codes() -> None:
     assert bcp47_codes(["cmn_Hans", "zho_Hans", "fr", "fra"], shortest=False) == {
         "cmn_Hans": "zh-Hans",
         "zho_Hans": "zho-Hans",
@@ -82,6 +82,6 @@ def test_another_spelling_of_a_name_is_left_out() -> None:
     assert bcp47_codes(["pt_br", "pt_BR", "pt"], shortest=False) == {"pt_br": "pt-BR", "pt": "pt"}
 
 
-def test_the_table_of_short_codes_is_whole() -> None:
+def test_the_table_of_short_codes_is_complete() -> None:
     assert all(re.fullmatch("[a-z]{3}", long) and re.fullmatch("[a-z]{2}", short) for long, short in SHORT.items())
     assert len(set(SHORT.values())) == 184  # all of ISO 639-1, and sh

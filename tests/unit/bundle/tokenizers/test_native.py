@@ -30,7 +30,7 @@ CONTROL_LOOKALIKES = [
 
 RARE = ["🙂", "中文", "kite 🙂 boat", "日本語のテキスト", "Ω≠π", "𝄞", "\ufdfa", "한글"]
 
-# Texts with what nmt_nfkc makes of them.
+# Texts, and their forms after nmt_nfkc.
 NORMALISED = [
     ("\ufb01n", "fin"),  # a ligature
     ("\uff21\uff22 \uff12", "AB 2"),  # full width
@@ -72,7 +72,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> SentencePieceTokenize
 
 
 @pytest.mark.parametrize("text", ["kite", "A kite falls.", "🙂", *CONTROL_LOOKALIKES])
-def test_a_text_has_one_end_token_and_it_is_the_last(tokenizer: SentencePieceTokenizer, text: str) -> None:
+def test_a_text_ends_with_its_only_end_token(tokenizer: SentencePieceTokenizer, text: str) -> None:
     ids = tokenizer.encode(text)
     assert len(ids) > 1
     assert ids[-1] == END
@@ -80,7 +80,7 @@ def test_a_text_has_one_end_token_and_it_is_the_last(tokenizer: SentencePieceTok
 
 
 @pytest.mark.parametrize("text", BLANK, ids=ascii)
-def test_a_blank_text_is_the_end_token_alone(tokenizer: SentencePieceTokenizer, text: str) -> None:
+def test_a_blank_text_has_only_the_end_token(tokenizer: SentencePieceTokenizer, text: str) -> None:
     assert tokenizer.encode(text) == [END]
     assert tokenizer.encode_all([text, "kite"]) == [[END], tokenizer.encode("kite")]
     assert [(piece.id, piece.start, piece.end) for piece in tokenizer.encode_pieces(text)] == [
@@ -96,28 +96,27 @@ def test_text_that_looks_like_a_control_token_is_text(tokenizer: SentencePieceTo
 
 
 @pytest.mark.parametrize("text", RARE)
-def test_what_no_piece_has_is_written_in_bytes_and_never_unknown(tokenizer: SentencePieceTokenizer, text: str) -> None:
+def test_rare_characters_become_bytes_and_never_unknown(tokenizer: SentencePieceTokenizer, text: str) -> None:
     ids = tokenizer.encode(text)
     assert UNKNOWN not in ids
     assert tokenizer.decode(ids) == unicodedata.normalize("NFKC", text)
 
 
 @pytest.mark.parametrize("text", sentences(20, seed=3))
-def test_plain_text_comes_back_as_it_was(tokenizer: SentencePieceTokenizer, text: str) -> None:
+def test_plain_text_survives_a_round_trip(tokenizer: SentencePieceTokenizer, text: str) -> None:
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
 @pytest.mark.parametrize(("text", "plain"), NORMALISED, ids=ascii)
-def test_forms_that_normalisation_joins_have_the_same_ids(
-    tokenizer: SentencePieceTokenizer, text: str, plain: str
-) -> None:
+def test_equivalent_forms_have_the_same_ids(tokenizer: SentencePieceTokenizer, text: str, plain: str) -> None:
     assert tokenizer.encode(text) == tokenizer.encode(plain)
     assert tokenizer.decode(tokenizer.encode(text)) == plain
 
 
-def test_many_texts_at_once_have_the_ids_that_each_has_alone(tokenizer: SentencePieceTokenizer) -> None:
+def test_a_batch_has_the_same_ids_as_single_texts(tokenizer: SentencePieceTokenizer) -> None:
     texts = [*sentences(30), *BLANK, *RARE, *CONTROL_LOOKALIKES]
     assert tokenizer.encode_all(texts) == [tokenizer.encode(text) for text in texts]
+    assert tokenizer.encode_all(texts, threads=3) == [tokenizer.encode(text) for text in texts]
     assert tokenizer.encode_all([]) == []
 
 
@@ -143,7 +142,7 @@ def spans(tokenizer: SentencePieceTokenizer, text: str) -> list[tuple[int, int]]
 
 @settings(deadline=None)
 @given(st.text(alphabet=st.sampled_from("ab kite \u00e9\u0301\ufb01\uff21中🙂\u2026\u00bd\u200b\n</s>"), max_size=12))
-def test_offsets_go_through_the_text_in_order_without_a_gap(tokenizer: SentencePieceTokenizer, text: str) -> None:
+def test_offsets_cover_the_text_in_order_without_gaps(tokenizer: SentencePieceTokenizer, text: str) -> None:
     pieces = tokenizer.encode_pieces(text)
     assert [piece.id for piece in pieces] == tokenizer.encode(text)
     content = text.encode()
@@ -158,7 +157,7 @@ def test_offsets_go_through_the_text_in_order_without_a_gap(tokenizer: SentenceP
         content[start:end].decode()  # no character is cut in two
 
 
-def test_offsets_are_bytes_of_the_text_as_it_was_given(tokenizer: SentencePieceTokenizer) -> None:
+def test_offsets_count_bytes_of_the_original_text(tokenizer: SentencePieceTokenizer) -> None:
     text = "  Ôté 中 d\u00e9j\u00e0 🙂"
     ends = [end for _, end in spans(tokenizer, text)]
     assert ends[-1] == len(text.encode())
@@ -166,7 +165,7 @@ def test_offsets_are_bytes_of_the_text_as_it_was_given(tokenizer: SentencePieceT
     assert text.encode()[spans(tokenizer, text)[-2][0] : ends[-2]] == "🙂".encode()
 
 
-def test_a_word_s_piece_has_the_word_s_bytes(tokenizer: SentencePieceTokenizer) -> None:
+def test_a_word_piece_covers_the_bytes_of_its_word(tokenizer: SentencePieceTokenizer) -> None:
     content = "the été déjà".encode()
     parts = [content[start:end] for start, end in spans(tokenizer, "the été déjà")]
     assert [part.decode() for part in parts] == ["the", " été", " déjà", ""]
@@ -182,25 +181,25 @@ def test_a_word_s_piece_has_the_word_s_bytes(tokenizer: SentencePieceTokenizer) 
     ],
     ids=["ligature", "full width", "combining", "bytes"],
 )
-def test_tokens_that_share_a_character_leave_it_to_the_last(
+def test_the_last_token_covers_a_shared_character(
     tokenizer: SentencePieceTokenizer, text: str, widths: list[int]
 ) -> None:
     assert [end - start for start, end in spans(tokenizer, text)] == widths
 
 
-# --- cutting
+# --- truncation
 
 
 @pytest.mark.parametrize(
     ("limit", "left"), [(1, [END]), (2, [10, END]), (3, [10, 11, END]), (4, [10, 11, 12, END]), (9, [10, 11, 12, END])]
 )
-def test_a_cut_source_keeps_its_end_token(limit: int, left: list[int]) -> None:
+def test_a_truncated_source_keeps_its_end_token(limit: int, left: list[int]) -> None:
     assert cut([10, 11, 12, END], limit) == left
 
 
 @settings(max_examples=200, deadline=None, derandomize=True, database=None)
 @given(st.text(max_size=40) | st.lists(st.sampled_from([*CONTROL_LOOKALIKES, *RARE]), max_size=4).map("".join))
-def test_whatever_a_text_holds_it_yields_no_control_token(tokenizer: SentencePieceTokenizer, text: str) -> None:
+def test_no_text_yields_a_control_token(tokenizer: SentencePieceTokenizer, text: str) -> None:
     *body, last = tokenizer.encode(text)
     assert last == END
     assert not set(body) & set(tokenizer.control_ids)
@@ -209,14 +208,14 @@ def test_whatever_a_text_holds_it_yields_no_control_token(tokenizer: SentencePie
 
 @settings(max_examples=200, deadline=None, derandomize=True, database=None)
 @given(st.text(max_size=40))
-def test_what_was_read_once_reads_the_same_again(tokenizer: SentencePieceTokenizer, text: str) -> None:
+def test_decoded_text_is_stable(tokenizer: SentencePieceTokenizer, text: str) -> None:
     once = tokenizer.decode(tokenizer.encode(text))
     assert tokenizer.decode(tokenizer.encode(once)) == once
 
 
 @settings(max_examples=100, deadline=None, derandomize=True, database=None)
 @given(st.lists(st.integers(), min_size=1, max_size=30), st.integers(1, 40), st.integers(1, 3))
-def test_a_cut_source_has_its_beginning_and_its_closing_tokens(tokens: list[int], limit: int, closing: int) -> None:
+def test_truncation_keeps_the_start_and_the_closing_tokens(tokens: list[int], limit: int, closing: int) -> None:
     left = cut(tokens, limit, closing)
     kept = min(closing, limit)
     assert len(left) == min(limit, len(tokens))
@@ -227,12 +226,12 @@ def test_a_cut_source_has_its_beginning_and_its_closing_tokens(tokens: list[int]
 # --- files
 
 
-def test_a_file_that_is_no_model_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_file_without_a_model_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=MODEL_FILE):
         SentencePieceTokenizer(tmp_path)
     for content in (b"", b"not a model", b"\0" * 100):
         (tmp_path / MODEL_FILE).write_bytes(content)
-        with pytest.raises(ValueError, match=f"{MODEL_FILE}: not a whole SentencePiece model"):
+        with pytest.raises(ValueError, match=f"{MODEL_FILE}: not a complete SentencePiece model"):
             SentencePieceTokenizer(tmp_path)
 
 
@@ -246,20 +245,20 @@ def test_a_model_without_a_padding_token_is_refused(tmp_path: Path) -> None:
         SentencePieceTokenizer(tmp_path)
 
 
-def test_a_learned_vocabulary_has_the_size_asked_for_and_is_one_file(tmp_path: Path) -> None:
+def test_a_learned_vocabulary_has_the_requested_size(tmp_path: Path) -> None:
     train_tokenizer(sentences(300), tmp_path / "new", PIECES)
     assert [path.name for path in (tmp_path / "new").iterdir()] == [MODEL_FILE]
     tokenizer = SentencePieceTokenizer(tmp_path / "new")
     assert (tokenizer.vocabulary, tokenizer.pad_id, tokenizer.start_id, tokenizer.end_id) == (PIECES, 0, 1, END)
 
 
-def test_a_model_file_does_not_tell_where_it_was_learned(tmp_path: Path) -> None:
+def test_a_model_file_does_not_contain_its_path(tmp_path: Path) -> None:
     train_tokenizer(sentences(300), tmp_path, PIECES)
     assert tmp_path.name.encode() not in (tmp_path / MODEL_FILE).read_bytes()
 
 
 @pytest.mark.parametrize("pieces", [257, 5000])
 def test_more_or_fewer_pieces_than_the_corpus_allows_are_refused(tmp_path: Path, pieces: int) -> None:
-    with pytest.raises(ValueError, match=f"the corpus cannot be cut into {pieces} pieces: Vocabulary size"):
+    with pytest.raises(ValueError, match=f"the corpus cannot be split into {pieces} pieces: Vocabulary size"):
         train_tokenizer(sentences(300), tmp_path, pieces)
     assert not list(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""Which family a folder is of."""
+"""Recognition of a folder's family."""
 
 import json
 from pathlib import Path
@@ -36,7 +36,7 @@ def test_a_family_is_recognised(model_type: str, tokenizer_class: str | None, fa
     assert family_of(described(tmp_path, {"model_type": model_type}, tokenizer)) == family
 
 
-def test_our_own_checkpoint_is_recognised_and_its_tokenizer_copied(tmp_path: Path) -> None:
+def test_a_native_checkpoint_is_recognised_and_read(tmp_path: Path) -> None:
     tiny_checkpoint(tmp_path / "tiny")
     assert family_of(tmp_path / "tiny") == "transformer"
     found = load_any(tmp_path / "tiny", "transformer", tmp_path / "tokenizer")
@@ -44,20 +44,18 @@ def test_our_own_checkpoint_is_recognised_and_its_tokenizer_copied(tmp_path: Pat
     assert (tmp_path / "tokenizer" / "sentencepiece.model").is_file()
 
 
-def test_nothing_else_that_lies_or_is_linked_beside_a_tokenizer_gets_into_a_bundle(tmp_path: Path) -> None:
+def test_only_the_tokenizer_files_are_copied(tmp_path: Path) -> None:
     tiny_checkpoint(tmp_path / "tiny")
-    (tmp_path / "secret").write_text("of whoever exports")
+    (tmp_path / "secret").write_text("a private file")
     (tmp_path / "tiny" / "tokenizer" / "notes").symlink_to(tmp_path / "secret")
     (tmp_path / "tiny" / "tokenizer" / "more").mkdir()
     load_any(tmp_path / "tiny", "transformer", tmp_path / "tokenizer")
     assert [path.name for path in (tmp_path / "tokenizer").iterdir()] == ["sentencepiece.model"]
 
 
-@pytest.mark.parametrize(("config", "said"), [({"model_type": "whisper"}, "is 'whisper'"), ({}, "is missing")])
-def test_an_unknown_family_is_refused_with_those_that_are_known(
-    config: dict[str, Any], said: str, tmp_path: Path
-) -> None:
-    with pytest.raises(ValueError, match=f"of no family .* {said}, known: transformer, marian, m2m100, "):
+@pytest.mark.parametrize(("config", "fault"), [({"model_type": "whisper"}, "is 'whisper'"), ({}, "is missing")])
+def test_an_unknown_family_is_refused_with_the_known_ones(config: dict[str, Any], fault: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=f"unknown family: .* {fault}, known are transformer, marian, m2m100, "):
         family_of(described(tmp_path, config))
 
 
@@ -66,7 +64,7 @@ def test_a_folder_without_config_json_is_refused(tmp_path: Path) -> None:
         family_of(tmp_path)
 
 
-def test_a_config_json_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_an_invalid_config_json_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("[1")
     with pytest.raises(ValueError, match=r"config.json: not JSON"):
         family_of(tmp_path)

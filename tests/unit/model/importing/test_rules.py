@@ -1,4 +1,4 @@
-"""Decoding rules out of a folder's JSON files."""
+"""Decoding rules from a folder's JSON files."""
 
 import json
 from pathlib import Path
@@ -19,8 +19,8 @@ def rules(folder: Path, generation: dict[str, Any] | None, config: dict[str, Any
     return read_rules(ModelFolder.open(folder), ignored)
 
 
-def test_generation_config_says_how_to_decode(tmp_path: Path) -> None:
-    said = {
+def test_rules_are_read_from_generation_config(tmp_path: Path) -> None:
+    settings = {
         "bad_words_ids": [[7], [5]],
         "decoder_start_token_id": 4,
         "eos_token_id": [2, 9],
@@ -32,15 +32,15 @@ def test_generation_config_says_how_to_decode(tmp_path: Path) -> None:
         "suppress_tokens": [8],
         "transformers_version": "4.30.0",
     }
-    assert rules(tmp_path, said) == Rules((2, 9), 0, 6, 2, (5, 7, 8), 40, None)
+    assert rules(tmp_path, settings) == Rules((2, 9), 0, 6, 2, (5, 7, 8), 40, None)
 
 
-def test_config_json_says_it_where_there_is_no_such_file(tmp_path: Path) -> None:
-    said = CONFIG | {"forced_eos_token_id": 2, "max_length": 30, "bad_words_ids": [[1]], "d_model": 32}
-    assert rules(tmp_path, None, said) == Rules((2,), 1, None, 2, (1,), 30, None)
+def test_rules_fall_back_to_config_json(tmp_path: Path) -> None:
+    config = CONFIG | {"forced_eos_token_id": 2, "max_length": 30, "bad_words_ids": [[1]], "d_model": 32}
+    assert rules(tmp_path, None, config) == Rules((2,), 1, None, 2, (1,), 30, None)
 
 
-def test_config_json_is_not_asked_for_rules_where_there_is_a_generation_config(tmp_path: Path) -> None:
+def test_generation_config_overrides_config_json(tmp_path: Path) -> None:
     config = CONFIG | {"forced_eos_token_id": 2, "no_repeat_ngram_size": 3}
     assert rules(tmp_path, {}, config) == Rules((2,), 1, None, None, (), None, None)
 
@@ -58,10 +58,8 @@ def test_config_json_is_not_asked_for_rules_where_there_is_a_generation_config(t
         ("a_rule_of_tomorrow", True),
     ],
 )
-def test_a_rule_that_is_not_supported_is_refused_by_name_and_may_be_left_out(
-    name: str, value: object, tmp_path: Path
-) -> None:
-    with pytest.raises(ValueError, match=rf"generation_config.json: unsupported rules of decoding: {name} "):
+def test_an_unsupported_rule_is_refused_by_name_or_ignored(name: str, value: object, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=rf"generation_config.json: unsupported decoding rules: {name} "):
         rules(tmp_path, {name: value})
     assert rules(tmp_path, {name: value}, CONFIG, name) == rules(tmp_path, {})
 
@@ -69,7 +67,7 @@ def test_a_rule_that_is_not_supported_is_refused_by_name_and_may_be_left_out(
 @pytest.mark.parametrize(
     "neutral", [{"no_repeat_ngram_size": 0}, {"repetition_penalty": 1.0}, {"min_length": 0}, {"top_k": 50}]
 )
-def test_a_rule_that_changes_nothing_is_no_obstacle(neutral: dict[str, Any], tmp_path: Path) -> None:
+def test_a_rule_without_effect_is_accepted(neutral: dict[str, Any], tmp_path: Path) -> None:
     assert rules(tmp_path, neutral) == rules(tmp_path, {})
 
 
@@ -83,14 +81,14 @@ def test_an_end_token_among_the_bad_words_is_not_suppressed(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("lost", ["pad_token_id", "eos_token_id"])
-def test_padding_and_end_must_be_known(lost: str, tmp_path: Path) -> None:
+def test_padding_and_end_tokens_must_be_set(lost: str, tmp_path: Path) -> None:
     config = {name: value for name, value in CONFIG.items() if name != lost}
-    with pytest.raises(ValueError, match="pad_token_id and eos_token_id must be given"):
+    with pytest.raises(ValueError, match="pad_token_id and eos_token_id must be set"):
         rules(tmp_path, {}, config)
 
 
 @pytest.mark.parametrize(
-    ("said", "prompt", "most"),
+    ("settings", "prompt", "limit"),
     [
         ({}, 1, 64),
         ({}, 2, 63),
@@ -103,6 +101,6 @@ def test_padding_and_end_must_be_known(lost: str, tmp_path: Path) -> None:
     ],
 )
 def test_the_longest_output_leaves_room_for_the_prompt(
-    said: dict[str, int], prompt: int, most: int, tmp_path: Path
+    settings: dict[str, int], prompt: int, limit: int, tmp_path: Path
 ) -> None:
-    assert rules(tmp_path, said).max_output_tokens(64, prompt) == most
+    assert rules(tmp_path, settings).max_output_tokens(64, prompt) == limit

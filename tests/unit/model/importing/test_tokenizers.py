@@ -24,7 +24,7 @@ def imported(kind: str, theirs: Path) -> Tokenizer:
 
 
 def edit(path: Path, **changes: Any) -> None:
-    """Change what a file of JSON says; None takes a key out."""
+    """Change a JSON file; None removes a key."""
     content = json.loads(path.read_text()) | changes
     path.write_text(json.dumps({key: value for key, value in content.items() if value is not None}))
 
@@ -49,7 +49,7 @@ def edit(path: Path, **changes: Any) -> None:
         ("bert", ("und", ""), (["[CLS]"], ["[SEP]"]), []),
     ],
 )
-def test_special_tokens_stand_where_the_family_wants_them(
+def test_special_tokens_are_placed_as_in_the_family(
     kind: str, languages: tuple[str, str], around: tuple[list[str], list[str]], prompt: list[str], tmp_path: Path
 ) -> None:
     reference = TOKENIZERS[kind][1](tmp_path / "theirs")
@@ -65,14 +65,14 @@ def test_special_tokens_stand_where_the_family_wants_them(
     assert tokenizer.closing_tokens == len(after)
 
 
-def test_the_words_of_a_t5_task_stand_before_the_text(tmp_path: Path) -> None:
+def test_a_t5_instruction_precedes_the_text(tmp_path: Path) -> None:
     reference = TOKENIZERS["t5"][1](tmp_path / "theirs")
     tokenizer = imported("t5", tmp_path / "theirs")
     assert tokenizer.encode(KITE, "en", "de") == reference(f"translate English to German: {KITE}")["input_ids"]
     assert tokenizer.encode(KITE, "en") == reference(KITE)["input_ids"]
 
 
-def test_a_t5_without_tasks_reads_a_text_as_it_is(tmp_path: Path) -> None:
+def test_a_t5_without_tasks_has_no_instruction(tmp_path: Path) -> None:
     reference = TOKENIZERS["t5"][1](tmp_path / "theirs")
     edit(tmp_path / "theirs" / "config.json", task_specific_params=None)
     tokenizer = imported("t5", tmp_path / "theirs")
@@ -83,7 +83,7 @@ def test_a_t5_without_tasks_reads_a_text_as_it_is(tmp_path: Path) -> None:
 # --- languages
 
 
-def test_languages_have_their_bcp_47_codes_and_their_own_names(tmp_path: Path) -> None:
+def test_languages_have_bcp_47_codes_and_native_names(tmp_path: Path) -> None:
     tokenizer = imported("nllb", folder_of("nllb", tmp_path / "theirs"))
     assert len(tokenizer.source_languages) == len(set(tokenizer.source_languages)) == 202
     assert {"fr", "zh-Hans", "zh-Hant", "ace-Arab", "sr", "yue"} <= set(tokenizer.target_languages)
@@ -91,7 +91,7 @@ def test_languages_have_their_bcp_47_codes_and_their_own_names(tmp_path: Path) -
     assert tokenizer.native_codes["zho_Hans"] == "zh-Hans"
 
 
-def test_a_tag_is_the_name_of_a_language_with_and_without_its_signs(tmp_path: Path) -> None:
+def test_a_tag_names_a_language_with_or_without_its_brackets(tmp_path: Path) -> None:
     tokenizer = imported("marian, several targets", folder_of("marian, several targets", tmp_path / "theirs"))
     assert tokenizer.source_languages == ("en",)
     assert tokenizer.target_languages == ("fr", "pt-BR", "zh-Hans")
@@ -99,7 +99,7 @@ def test_a_tag_is_the_name_of_a_language_with_and_without_its_signs(tmp_path: Pa
 
 
 @pytest.mark.parametrize("kind", ["m2m100", "nllb", "mbart50"])
-def test_a_target_that_the_rules_force_is_the_only_one(kind: str, tmp_path: Path) -> None:
+def test_a_forced_target_language_is_the_only_one(kind: str, tmp_path: Path) -> None:
     reference = TOKENIZERS[kind][1](tmp_path / "theirs")
     names = {"m2m100": "__de__", "nllb": "deu_Latn", "mbart50": "de_DE"}
     edit(tmp_path / "theirs" / "config.json", forced_bos_token_id=reference.convert_tokens_to_ids(names[kind]))
@@ -108,13 +108,13 @@ def test_a_target_that_the_rules_force_is_the_only_one(kind: str, tmp_path: Path
     assert len(tokenizer.source_languages) > 20
 
 
-def test_an_mbart_that_begins_with_a_language_writes_no_other(tmp_path: Path) -> None:
+def test_an_mbart_with_a_language_as_start_token_has_one_target(tmp_path: Path) -> None:
     reference = TOKENIZERS["mbart"][1](tmp_path / "theirs")
     edit(tmp_path / "theirs" / "config.json", decoder_start_token_id=reference.convert_tokens_to_ids("ro_RO"))
     assert imported("mbart", tmp_path / "theirs").target_languages == ("ro",)
 
 
-def test_rules_of_decoding_come_from_generation_config_where_there_is_one(tmp_path: Path) -> None:
+def test_the_prompt_follows_generation_config(tmp_path: Path) -> None:
     folder = folder_of("bart", tmp_path / "theirs")
     (folder / "generation_config.json").write_text('{"decoder_start_token_id": 2, "forced_bos_token_id": null}')
     assert imported("bart", folder).prompt("und") == (2,)
@@ -131,7 +131,7 @@ def test_rules_of_decoding_come_from_generation_config_where_there_is_one(tmp_pa
         ((None, None), ("de",), ("fi",)),
     ],
 )
-def test_marian_s_languages_are_those_of_its_files_or_of_its_folder_s_name(
+def test_marian_languages_come_from_the_files_or_the_folder_name(
     names: tuple[str | None, str | None], sources: tuple[str, ...], targets: tuple[str, ...], tmp_path: Path
 ) -> None:
     folder = folder_of("marian", tmp_path / "opus-mt-de-fi")
@@ -140,7 +140,7 @@ def test_marian_s_languages_are_those_of_its_files_or_of_its_folder_s_name(
     assert (tokenizer.source_languages, tokenizer.target_languages) == (sources, targets)
 
 
-def test_padding_and_truncation_that_a_file_asks_for_are_left_out(tmp_path: Path) -> None:
+def test_padding_and_truncation_in_a_file_are_ignored(tmp_path: Path) -> None:
     reference = TOKENIZERS["bert"][1](tmp_path / "theirs")
     right = reference(KITE)["input_ids"]
     path = tmp_path / "theirs" / "tokenizer.json"
@@ -155,7 +155,7 @@ def test_padding_and_truncation_that_a_file_asks_for_are_left_out(tmp_path: Path
 
 
 @pytest.mark.parametrize("kind", ["mbart50", "t5", "pegasus", "bart", "roberta", "bert"])
-def test_older_files_give_the_ids_that_tokenizer_json_gives(kind: str, tmp_path: Path) -> None:
+def test_older_files_give_the_same_ids_as_tokenizer_json(kind: str, tmp_path: Path) -> None:
     folder = folder_of(kind, tmp_path / "theirs")
     new = import_tokenizer(TOKENIZERS[kind][0], folder, tmp_path / "new")
     (folder / "tokenizer.json").unlink()
@@ -168,7 +168,7 @@ def test_older_files_give_the_ids_that_tokenizer_json_gives(kind: str, tmp_path:
 
 
 @pytest.mark.parametrize("kind", ["bart", "bert"])
-def test_special_tokens_that_no_file_names_are_known_all_the_same(kind: str, tmp_path: Path) -> None:
+def test_usual_special_tokens_need_no_configuration(kind: str, tmp_path: Path) -> None:
     folder = folder_of(kind, tmp_path / "theirs")
     right = import_tokenizer(kind, folder, tmp_path / "new").control_ids
     for name in ("tokenizer.json", "tokenizer_config.json"):
@@ -176,7 +176,7 @@ def test_special_tokens_that_no_file_names_are_known_all_the_same(kind: str, tmp
     assert imported(kind, folder).control_ids == right
 
 
-def test_language_tokens_without_ids_come_after_the_pieces(tmp_path: Path) -> None:
+def test_language_tokens_without_ids_follow_the_pieces(tmp_path: Path) -> None:
     folder = folder_of("nllb", tmp_path / "theirs")
     (folder / "tokenizer.json").unlink()
     tokenizer = imported("nllb", folder)
@@ -188,7 +188,7 @@ def test_language_tokens_without_ids_come_after_the_pieces(tmp_path: Path) -> No
 # --- faults
 
 
-def test_a_family_that_is_not_known_is_refused_with_those_that_are(tmp_path: Path) -> None:
+def test_an_unknown_family_of_tokenizer_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=f"family must be one of {', '.join(sorted(FAMILIES))}, is 'gpt'"):
         import_tokenizer("gpt", tmp_path, tmp_path / "ours")
 
@@ -206,23 +206,23 @@ def test_a_family_that_is_not_known_is_refused_with_those_that_are(tmp_path: Pat
 def test_a_missing_file_is_named(kind: str, name: str, tmp_path: Path) -> None:
     folder = folder_of(kind, tmp_path / "theirs")
     (folder / name).unlink()
-    with pytest.raises(FileNotFoundError, match=f"must hold {name}"):
+    with pytest.raises(FileNotFoundError, match=f"must contain {name}"):
         imported(kind, folder)
 
 
 def test_a_folder_without_any_tokenizer_is_refused(tmp_path: Path) -> None:
     (tmp_path / "theirs").mkdir()
     for family in sorted(FAMILIES):
-        with pytest.raises(FileNotFoundError, match="must hold "):
+        with pytest.raises(FileNotFoundError, match="must contain "):
             import_tokenizer(family, tmp_path / "theirs", tmp_path / family)
 
 
-def test_models_that_were_swapped_do_not_fit_their_vocabularies(tmp_path: Path) -> None:
+def test_swapped_models_do_not_fit_their_vocabularies(tmp_path: Path) -> None:
     folder = tmp_path / "theirs"
     marian(folder, separate=True)
     for old, new in (("source.spm", "aside"), ("target.spm", "source.spm"), ("aside", "target.spm")):
         shutil.move(folder / old, folder / new)
-    with pytest.raises(ValueError, match=r"source.spm: only \d+ of its \d+ pieces stand in the vocabulary"):
+    with pytest.raises(ValueError, match=r"source.spm: only \d+ of its \d+ pieces are in the vocabulary"):
         imported("marian, two vocabularies", folder)
 
 
@@ -231,7 +231,7 @@ def test_models_that_were_swapped_do_not_fit_their_vocabularies(tmp_path: Path) 
     [
         (b"", "vocab.json: .*JSON"),
         (b"[1, 2]", "vocab.json"),
-        (b'{"a": 1, "b": 1}', "vocab.json: must hold pieces with an id each, no two alike"),
+        (b'{"a": 1, "b": 1}', "vocab.json: must map pieces to unique ids"),
         (b'{"a": -1}', "vocab.json: a: .*greater than or equal to 0"),
     ],
 )
@@ -250,7 +250,7 @@ def test_a_broken_tokenizer_json_is_named(content: bytes, tmp_path: Path) -> Non
         imported("t5", folder)
 
 
-def test_a_start_token_that_cannot_be_guessed_must_be_given(tmp_path: Path) -> None:
+def test_a_start_token_without_default_must_be_set(tmp_path: Path) -> None:
     folder = folder_of("m2m100", tmp_path / "theirs")
     edit(folder / "config.json", decoder_start_token_id=None)
     with pytest.raises(ValueError, match=r"config.json: decoder_start_token_id is missing"):
@@ -258,7 +258,7 @@ def test_a_start_token_that_cannot_be_guessed_must_be_given(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", ["vocab.json", "source.spm", "tokenizer.json"])
-def test_a_file_that_was_lost_since_is_named(name: str, tmp_path: Path) -> None:
+def test_a_file_lost_after_the_import_is_named(name: str, tmp_path: Path) -> None:
     kind = "bart" if name == "tokenizer.json" else "marian"
     imported(kind, folder_of(kind, tmp_path / "theirs"))
     (tmp_path / "ours" / name).unlink()

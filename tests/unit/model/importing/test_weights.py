@@ -1,9 +1,8 @@
-"""Where weights are found, and that each is accounted for."""
+"""The files of weights, and the account of every tensor."""
 
 import argparse
 import json
 import shutil
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,11 +11,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from dragoman.model.checkpoint import Checkpoint, own_weights
-from dragoman.model.importing import family_of, load_any
+from dragoman.model.checkpoint import own_weights
 from dragoman.model.importing.weights import read_folder
 from dragoman.model.transformer import sinusoid_table
 from tests.support.hugging_face import BART_LIKE, make
+from tests.support.hugging_face import import_checkpoint as read
 
 FILE = "model.safetensors"
 Weights = dict[str, Tensor]
@@ -35,11 +34,6 @@ def untied(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def written(variant: str, folder: Path) -> Path:
     make(BART_LIKE[variant], folder)
     return folder
-
-
-def read(folder: Path) -> Checkpoint:
-    with tempfile.TemporaryDirectory() as scratch:
-        return load_any(folder, family_of(folder), Path(scratch) / "tokenizer")
 
 
 def changed(folder: Path, to: Path, change: Callable[[Weights], object]) -> Path:
@@ -88,7 +82,9 @@ def pickled_long_ago(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("rewrite", [in_shards, in_pickled_shards, pickled, pickled_long_ago])
-def test_weights_are_the_same_in_whatever_files(rewrite: Callable[[Path], None], marian: Path, tmp_path: Path) -> None:
+def test_weights_are_the_same_in_any_kind_of_file(
+    rewrite: Callable[[Path], None], marian: Path, tmp_path: Path
+) -> None:
     folder = tmp_path / "other"
     shutil.copytree(marian, folder)
     rewrite(folder)
@@ -111,26 +107,28 @@ def test_code_in_a_pickle_is_not_run(marian: Path, tmp_path: Path) -> None:
     shutil.copytree(marian, tmp_path / "trap")
     (tmp_path / "trap" / FILE).unlink()
     torch.save({"model.shared.weight": Trap()}, tmp_path / "trap" / "pytorch_model.bin")
-    with pytest.raises(ValueError, match=r"pytorch_model.bin: not a file of tensors .*: it asks for getattr, which"):
+    with pytest.raises(
+        ValueError, match=r"pytorch_model.bin: cannot be read as a file of tensors: it would run code, getattr"
+    ):
         read_folder(tmp_path / "trap")
     assert not (tmp_path / "sprung").exists()
 
 
-def test_what_fairseq_and_opennmt_wrap_their_tensors_in_is_refused(tmp_path: Path) -> None:
+def test_the_pickles_of_fairseq_and_opennmt_are_refused(tmp_path: Path) -> None:
     torch.save({"args": argparse.Namespace(arch="transformer"), "model": {}}, tmp_path / "pytorch_model.bin")
-    with pytest.raises(ValueError, match=r"it asks for argparse\.Namespace, which would be code to run"):
+    with pytest.raises(ValueError, match=r"it would run code, argparse\.Namespace"):
         read_folder(tmp_path)
 
 
 @pytest.mark.parametrize("old", [False, True])
-def test_one_number_that_claims_to_be_many_is_refused(old: bool, tmp_path: Path) -> None:
+def test_an_expanded_tensor_is_refused(old: bool, tmp_path: Path) -> None:
     tensor = torch.zeros(1).expand(2**20, 2**20)
     torch.save({"model.shared.weight": tensor}, tmp_path / "pytorch_model.bin", _use_new_zipfile_serialization=not old)
-    with pytest.raises(ValueError, match=r"model\.shared\.weight claims more numbers than the file holds of it"):
+    with pytest.raises(ValueError, match=r"model\.shared\.weight claims more numbers than the file has"):
         read_folder(tmp_path)
 
 
-def test_a_tensor_that_names_its_places_one_by_one_is_refused(tmp_path: Path) -> None:
+def test_a_sparse_tensor_is_refused(tmp_path: Path) -> None:
     sparse = torch.sparse_coo_tensor(
         torch.zeros(2, 1, dtype=torch.long), torch.ones(1), (2**20, 2**20), check_invariants=True
     )
@@ -141,18 +139,18 @@ def test_a_tensor_that_names_its_places_one_by_one_is_refused(tmp_path: Path) ->
 
 @pytest.mark.parametrize("name", ["model.safetensors.index.json", "pytorch_model.bin.index.json"])
 @pytest.mark.parametrize("content", ["[" * 10**6, "[1]", '{"weight_map": {"a": "../b"}}', '{"weight_map": {"a": 1}}'])
-def test_a_list_of_shards_that_makes_no_sense_is_refused(name: str, content: str, tmp_path: Path) -> None:
+def test_an_invalid_index_of_shards_is_refused(name: str, content: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(content)
     with pytest.raises(ValueError, match=rf"{name}: "):
         read_folder(tmp_path)
 
 
-def test_half_a_file_is_called_damaged(marian: Path, tmp_path: Path) -> None:
+def test_a_truncated_file_is_reported_as_damaged(marian: Path, tmp_path: Path) -> None:
     shutil.copytree(marian, tmp_path / "cut")
     pickled(tmp_path / "cut")
     path = tmp_path / "cut" / "pytorch_model.bin"
     path.write_bytes(path.read_bytes()[:5000])
-    with pytest.raises(ValueError, match=r"pytorch_model.bin: not a file of tensors that can be read: it is damaged"):
+    with pytest.raises(ValueError, match=r"pytorch_model.bin: cannot be read as a file of tensors: it is damaged"):
         read_folder(tmp_path / "cut")
 
 
@@ -172,14 +170,14 @@ def test_a_folder_without_weights_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "names", [("lm_head.weight",), ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")]
 )
-def test_aliases_of_a_tied_embedding_may_be_in_the_file(names: tuple[str, ...], marian: Path, tmp_path: Path) -> None:
+def test_a_tied_embedding_may_have_several_names(names: tuple[str, ...], marian: Path, tmp_path: Path) -> None:
     def add(weights: Weights) -> None:
         weights.update({name: weights["model.shared.weight"].clone() for name in names})
 
     assert same(changed(marian, tmp_path / "more", add), marian)
 
 
-def test_any_one_name_of_a_tied_embedding_will_do(marian: Path, tmp_path: Path) -> None:
+def test_a_tied_embedding_may_have_any_of_its_names(marian: Path, tmp_path: Path) -> None:
     def rename(weights: Weights) -> None:
         weights["lm_head.weight"] = weights.pop("model.shared.weight")
 
@@ -191,11 +189,11 @@ def test_a_tied_tensor_that_differs_is_refused(marian: Path, tmp_path: Path) -> 
         weights["lm_head.weight"] = weights["model.shared.weight"] + 1
 
     folder = changed(marian, tmp_path / "torn", add)
-    with pytest.raises(ValueError, match=r"lm_head.weight differs from model.shared.weight, with which it is tied"):
+    with pytest.raises(ValueError, match=r"lm_head.weight differs from model.shared.weight, to which it is tied"):
         read(folder)
 
 
-def test_an_untied_output_must_be_there(untied: Path, tmp_path: Path) -> None:
+def test_an_untied_output_is_required(untied: Path, tmp_path: Path) -> None:
     folder = changed(untied, tmp_path / "headless", lambda weights: weights.pop("lm_head.weight"))
     with pytest.raises(ValueError, match=r"lm_head.weight is missing"):
         read(folder)
@@ -218,24 +216,24 @@ def test_an_untied_output_must_be_there(untied: Path, tmp_path: Path) -> None:
         ),
         (
             lambda weights: weights.update({"model.encoder.embed_positions.weight": torch.zeros(64, 32)}),
-            r"model.encoder.embed_positions.weight is not the table of sinusoids",
+            r"model.encoder.embed_positions.weight is not this family's table of sinusoids",
         ),
     ],
 )
-def test_a_tensor_at_fault_is_named(
+def test_a_faulty_tensor_is_named(
     change: Callable[[Weights], object], message: str, marian: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(ValueError, match=message):
         read(changed(marian, tmp_path / "faulty", change))
 
 
-def test_a_table_of_positions_is_accepted_where_it_is_the_one_we_compute(marian: Path, tmp_path: Path) -> None:
+def test_a_position_table_equal_to_ours_is_accepted(marian: Path, tmp_path: Path) -> None:
     table = sinusoid_table(64, 32, "sinusoid_halves")
     name = "model.encoder.embed_positions.weight"
     assert same(changed(marian, tmp_path / "old", lambda weights: weights.update({name: table})), marian)
 
 
-def test_a_model_without_its_head_is_read_as_one_with_a_tied_head(tmp_path: Path) -> None:
+def test_a_model_without_head_is_read_with_a_tied_head(tmp_path: Path) -> None:
     whole = make(BART_LIKE["bart"], tmp_path / "whole")
     shutil.copytree(tmp_path / "whole", tmp_path / "bare")
     whole.model.save_pretrained(tmp_path / "bare")
@@ -244,7 +242,7 @@ def test_a_model_without_its_head_is_read_as_one_with_a_tied_head(tmp_path: Path
     assert all(torch.equal(tensor, right[name]) for name, tensor in found.items())
 
 
-def test_a_tokenizer_with_more_ids_than_the_embedding_has_rows_is_refused(marian: Path, tmp_path: Path) -> None:
+def test_a_tokenizer_larger_than_the_embedding_is_refused(marian: Path, tmp_path: Path) -> None:
     folder = tmp_path / "other"
     shutil.copytree(marian, folder)
     config = json.loads((folder / "config.json").read_text())
@@ -257,11 +255,11 @@ def test_a_tokenizer_with_more_ids_than_the_embedding_has_rows_is_refused(marian
     ("key", "value", "message"),
     [
         ("activation_function", "mish", r"activation_function must be one of .*, is 'mish'"),
-        ("decoder_ffn_dim", 65, "encoder_ffn_dim and decoder_ffn_dim must be equal here, are .* 64, .* 65"),
+        ("decoder_ffn_dim", 65, "encoder_ffn_dim and decoder_ffn_dim must be equal, are .* 64, .* 65"),
         ("d_model", None, "config.json: d_model is missing"),
     ],
 )
-def test_what_config_json_must_say_is_named(
+def test_an_invalid_setting_of_config_json_is_named(
     key: str, value: object, message: str, marian: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "other"

@@ -30,7 +30,7 @@ class Workplace:
             train, [str(self.train_tsv), str(self.valid_tsv), str(self.out), "--threads=1", *options]
         )
 
-    def go_on(self, *options: str) -> Result:
+    def continue_training(self, *options: str) -> Result:
         """`dragoman train --from` the tiny checkpoint, for two steps."""
         return self.run("--from", str(self.folder / "before"), "--steps=2", *options)
 
@@ -41,7 +41,7 @@ def workplace(tmp_path: Path) -> Workplace:
 
 
 def difference(one: Checkpoint, other: Checkpoint) -> float:
-    """The largest between two weights."""
+    """The largest difference between two weights."""
     ours, theirs = own_weights(one.model), own_weights(other.model)
     assert ours.keys() == theirs.keys()
     return max(float((ours[name] - theirs[name]).abs().max()) for name in ours)
@@ -50,25 +50,25 @@ def difference(one: Checkpoint, other: Checkpoint) -> float:
 # --- --from
 
 
-def test_from_goes_on_from_weights_name_shape_and_tokenizer_of_a_checkpoint(workplace: Workplace) -> None:
-    result = workplace.go_on("--peak-rate=1e-6")
+def test_from_keeps_weights_config_and_tokenizer(workplace: Workplace) -> None:
+    result = workplace.continue_training("--peak-rate=1e-6")
     assert result.exit_code == 0, result.output
-    assert "60 of 60 pairs are of fit length" in result.output
+    assert "60 of 60 pairs have a suitable length" in result.output
     after = load_checkpoint(workplace.out)
     assert after.config == workplace.before.config
     for path in (workplace.folder / "before" / "tokenizer").iterdir():
         assert (workplace.out / "tokenizer" / path.name).read_bytes() == path.read_bytes()
-    # Two such small steps, and half precision, change a weight hardly at all, and yet the run has made them.
+    # Two such small steps, and float16, hardly change a weight.
     assert difference(after, workplace.before) < 5e-3
 
 
-def test_from_trains_on(workplace: Workplace) -> None:
-    assert workplace.go_on("--peak-rate=1e-2", "--warmup-steps=1").exit_code == 0
+def test_from_continues_training(workplace: Workplace) -> None:
+    assert workplace.continue_training("--peak-rate=1e-2", "--warmup-steps=1").exit_code == 0
     assert difference(load_checkpoint(workplace.out), workplace.before) > 5e-3
 
 
 def test_from_takes_another_dropout(workplace: Workplace) -> None:
-    assert workplace.go_on("--dropout=0.25", "--peak-rate=1e-6").exit_code == 0
+    assert workplace.continue_training("--dropout=0.25", "--peak-rate=1e-6").exit_code == 0
     after = load_checkpoint(workplace.out)
     assert after.config.architecture == dataclasses.replace(TINY, dropout=0.25)
     assert after.config.decoding == workplace.before.config.decoding
@@ -87,36 +87,36 @@ def test_from_takes_another_dropout(workplace: Workplace) -> None:
     ],
 )
 def test_from_refuses_what_it_takes_from_the_checkpoint(workplace: Workplace, option: str) -> None:
-    result = workplace.go_on(option)
+    result = workplace.continue_training(option)
     assert result.exit_code == 2
     assert f"{option.partition('=')[0]} cannot be given: --from takes it from the checkpoint" in result.output
     assert not workplace.out.exists()
 
 
-def test_a_checkpoint_can_be_replaced_by_what_comes_of_it(workplace: Workplace) -> None:
+def test_a_checkpoint_can_be_replaced_by_its_continuation(workplace: Workplace) -> None:
     workplace.out = workplace.folder / "before"
     (workplace.out / "README.md").write_text("a card")
-    result = workplace.go_on("--peak-rate=1e-2", "--warmup-steps=1")
+    result = workplace.continue_training("--peak-rate=1e-2", "--warmup-steps=1")
     assert result.exit_code == 0, result.output
     assert (workplace.out / "README.md").read_text() == "a card"
     assert difference(load_checkpoint(workplace.out), workplace.before) > 5e-3
 
 
-def test_a_broken_checkpoint_is_one_line(workplace: Workplace) -> None:
+def test_a_broken_checkpoint_is_reported_in_one_line(workplace: Workplace) -> None:
     (workplace.folder / "before" / "weights.safetensors").write_bytes(b"")
-    result = workplace.go_on()
-    assert_told(result, "weights.safetensors: not a whole safetensors file")
+    result = workplace.continue_training()
+    assert_error(result, "weights.safetensors: not a complete safetensors file")
 
 
-def test_a_checkpoint_that_is_not_there_is_one_line(workplace: Workplace) -> None:
-    assert_told(workplace.run("--steps=1", "--from", str(workplace.folder / "nowhere")), "config.json: missing")
+def test_a_missing_checkpoint_is_reported_in_one_line(workplace: Workplace) -> None:
+    assert_error(workplace.run("--steps=1", "--from", str(workplace.folder / "nowhere")), "config.json: missing")
 
 
-# --- faults of the user's
+# --- errors of the user
 
 
-def assert_told(result: Result, message: str, code: int = 1) -> None:
-    """The command ended by itself, with one line and no traceback."""
+def assert_error(result: Result, message: str, code: int = 1) -> None:
+    """The command ended with one line and without a traceback."""
     assert isinstance(result.exception, SystemExit), result.exc_info
     assert result.exit_code == code
     assert message in result.output
@@ -126,74 +126,81 @@ def assert_told(result: Result, message: str, code: int = 1) -> None:
 def test_a_bad_line_of_the_corpus_is_named(workplace: Workplace) -> None:
     with workplace.train_tsv.open("a") as file:
         file.write("toy\tonly a source\n")
-    assert_told(workplace.go_on(), "train.tsv:61: must have 3 columns (domain, source, target) parted by tabs, has 2")
+    assert_error(
+        workplace.continue_training(),
+        "train.tsv:61: must have 3 columns (domain, source, target) separated by tabs, has 2",
+    )
 
 
 def test_a_bad_line_of_the_validation_pairs_is_named(workplace: Workplace) -> None:
     workplace.valid_tsv.write_text("toy\t\tblank\n")
-    assert_told(workplace.go_on(), "valid.tsv:1: the source is blank")
+    assert_error(workplace.continue_training(), "valid.tsv:1: the source is blank")
 
 
-def test_a_run_must_have_an_end(workplace: Workplace) -> None:
-    assert_told(workplace.run(), "say how long to train: --minutes, --steps, or both", code=2)
+def test_the_length_of_a_run_is_required(workplace: Workplace) -> None:
+    assert_error(workplace.run(), "set the length of the training: --minutes, --steps, or both", code=2)
 
 
 @pytest.mark.parametrize("option", ["--share=tatoeba=2", "--valid-domain=tatoeba"])
-def test_a_domain_that_no_pair_has_is_refused_with_those_there_are(workplace: Workplace, option: str) -> None:
+def test_an_unknown_domain_is_refused_with_the_known_ones(workplace: Workplace, option: str) -> None:
     name = option.split("=")[0]
-    assert_told(workplace.go_on(option), f"{name} tatoeba: the file's domains are game, toy", code=2)
+    assert_error(workplace.continue_training(option), f"{name} tatoeba: the file's domains are game, toy", code=2)
 
 
 @pytest.mark.parametrize("share", ["toy", "toy=", "=2", "toy=many", "toy=-1", "toy=nan", "toy=inf"])
-def test_a_share_that_is_none_is_refused(workplace: Workplace, share: str) -> None:
-    assert_told(workplace.go_on(f"--share={share}"), f"'{share}' is not a domain, '=' and a number", code=2)
+def test_an_invalid_share_is_refused(workplace: Workplace, share: str) -> None:
+    assert_error(
+        workplace.continue_training(f"--share={share}"),
+        f"must be DOMAIN=NUMBER with a number of at least 0, is '{share}'",
+        code=2,
+    )
 
 
-def test_shares_that_leave_nothing_are_refused(workplace: Workplace) -> None:
-    assert_told(workplace.go_on("--share=toy=0", "--share=game=0"), "no pair is left to train on")
+def test_shares_of_zero_for_all_domains_are_refused(workplace: Workplace) -> None:
+    assert_error(workplace.continue_training("--share=toy=0", "--share=game=0"), "no pairs left to train on")
 
 
-def test_texts_that_are_all_too_long_are_refused(workplace: Workplace) -> None:
+def test_a_corpus_of_overlong_texts_is_refused(workplace: Workplace) -> None:
     workplace.train_tsv.write_text("toy\t" + "kite " * 100 + "\tshort\n")
-    assert_told(workplace.go_on(), "no pair is left to train on")
+    assert_error(workplace.continue_training(), "no pairs left to train on")
 
 
-def test_a_vocabulary_larger_than_the_corpus_allows_is_refused(workplace: Workplace) -> None:
+def test_a_vocabulary_too_large_for_the_corpus_is_refused(workplace: Workplace) -> None:
     result = workplace.run("--steps=1", "--preset=tiny", "--vocabulary=5000")
-    assert_told(result, "the corpus cannot be cut into 5000 pieces: Vocabulary size too high")
+    assert_error(result, "the corpus cannot be split into 5000 pieces: Vocabulary size too high")
 
 
 @pytest.mark.parametrize("option", ["out", "work"])
-def test_a_place_that_cannot_be_written_is_told_before_anything_is_trained(workplace: Workplace, option: str) -> None:
+def test_an_unwritable_folder_is_reported_before_training(workplace: Workplace, option: str) -> None:
     blocked = workplace.folder / "file" / option
     blocked.parent.write_text("in the way")
     if option == "out":
         workplace.out = blocked
-    result = workplace.go_on(*([] if option == "out" else ["--work", str(blocked)]))
-    assert_told(result, str(workplace.folder / "file"))
+    result = workplace.continue_training(*([] if option == "out" else ["--work", str(blocked)]))
+    assert_error(result, str(workplace.folder / "file"))
     assert "BLEU" not in result.output
 
 
-def test_a_run_under_another_vocabulary_is_refused(workplace: Workplace) -> None:
+def test_resuming_with_another_vocabulary_is_refused(workplace: Workplace) -> None:
     options = ("--steps=1", "--preset=tiny", "--max-tokens=32", "--peak-rate=1e-5")
     result = workplace.run(*options, f"--vocabulary={PIECES}")
     assert result.exit_code == 0, result.output
     again = workplace.run(*options, "--vocabulary=330")
-    assert_told(again, "was learned with another --vocabulary (was 340, is 330)")
+    assert_error(again, "was learned with another --vocabulary (was 340, is 330)")
 
 
-def test_a_run_under_another_setting_is_refused_by_name(workplace: Workplace) -> None:
-    assert workplace.go_on("--seed=1").exit_code == 0
-    assert_told(workplace.go_on("--seed=2"), "was begun with another seed (was 1, is 2)")
-    assert_told(workplace.go_on("--dropout=0.5"), "was begun with another dropout (was 0.0, is 0.5)")
-    anew = workplace.go_on("--seed=2", "--work", str(workplace.folder / "anew"))
-    assert anew.exit_code == 0, anew.output
+def test_resuming_with_another_setting_is_refused_by_name(workplace: Workplace) -> None:
+    assert workplace.continue_training("--seed=1").exit_code == 0
+    assert_error(workplace.continue_training("--seed=2"), "has another seed (was 1, is 2)")
+    assert_error(workplace.continue_training("--dropout=0.5"), "has another dropout (was 0.0, is 0.5)")
+    other = workplace.continue_training("--seed=2", "--work", str(workplace.folder / "other"))
+    assert other.exit_code == 0, other.output
 
 
-# --- what a fresh run writes
+# --- the result of a new run
 
 
-def test_a_fresh_checkpoint_has_what_was_asked_for(workplace: Workplace) -> None:
+def test_a_new_checkpoint_follows_the_options(workplace: Workplace) -> None:
     result = workplace.run(
         "--steps=1", "--preset=tiny", f"--vocabulary={PIECES}", "--max-tokens=48", "--dropout=0.3",
         "--name=tiny-model", "--source-language=de", "--target-language=it", "--valid-domain=game", "--valid-pairs=1",

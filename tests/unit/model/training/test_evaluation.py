@@ -17,7 +17,7 @@ def translate(checkpoint: Checkpoint, texts: list[str]) -> list[str]:
     return translate_all(checkpoint.model, checkpoint.tokenizer, checkpoint.config.decoding, texts)
 
 
-def test_translations_come_in_the_order_of_their_texts(checkpoint: Checkpoint) -> None:
+def test_translations_are_in_the_order_of_texts(checkpoint: Checkpoint) -> None:
     answers = clear_cut(checkpoint, sentences(20, seed=8))
     texts = sorted(answers) * 5  # more than one batch
     expected = [checkpoint.tokenizer.decode(answers[text].tokens) for text in texts]
@@ -26,7 +26,7 @@ def test_translations_come_in_the_order_of_their_texts(checkpoint: Checkpoint) -
     assert translate(checkpoint, []) == []
 
 
-def test_a_text_above_the_limit_is_cut_and_not_an_error(checkpoint: Checkpoint, tmp_path: Path) -> None:
+def test_an_overlong_text_is_truncated(checkpoint: Checkpoint, tmp_path: Path) -> None:
     words = "the kite " * 100
     limit = checkpoint.config.decoding.max_source_tokens
     assert len(checkpoint.tokenizer.encode(words)) > limit
@@ -34,7 +34,7 @@ def test_a_text_above_the_limit_is_cut_and_not_an_error(checkpoint: Checkpoint, 
     assert translate(checkpoint, [words]) == translate(checkpoint, [shorter])
 
 
-def test_each_domain_is_scored_by_itself(checkpoint: Checkpoint) -> None:
+def test_each_domain_is_scored_separately(checkpoint: Checkpoint) -> None:
     texts = sentences(8, seed=8)
     translations = translate(checkpoint, texts)
     right = [Pair("right", text, translation) for text, translation in zip(texts, translations, strict=True)]

@@ -59,7 +59,7 @@ def test_only_line_feeds_end_lines(content: bytes, expected: list[str]) -> None:
     assert texts(content) == expected
 
 
-def test_a_line_that_is_not_utf8_is_a_fault_of_that_line() -> None:
+def test_a_line_that_is_not_utf8_is_at_fault_alone() -> None:
     good, bad, after = read_lines(io.BytesIO(b"a\nna\xefve\nb\n"))
     assert bad == Line(2, "", "is not UTF-8: byte 3 is 0xef")
     assert not good.fault
@@ -71,43 +71,43 @@ def test_an_answer_is_one_line(text: str) -> None:
     assert one_line(text) == "a b"
 
 
-def test_a_call_takes_so_many_lines_and_so_many_characters(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_is_bounded_in_lines_and_characters(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [len(chunk) for chunk in chunks(numbered(*"abcde"), 2)] == [2, 2, 1]
     monkeypatch.setattr(module, "MAX_CHARACTERS", 10)
     found = list(chunks(numbered("a" * 6, "b" * 6, "c" * 50, "d", "e"), 9))
     assert [[line.number for line in chunk] for chunk in found] == [[1], [2], [3], [4, 5]]
 
 
-@pytest.mark.parametrize("most", [1, 2, 64])
-def test_answers_come_in_the_order_of_the_lines(most: int) -> None:
-    answered = list(answer_lines(numbered(*"abcde"), most, Answers()))
+@pytest.mark.parametrize("max_lines", [1, 2, 64])
+def test_answers_are_in_the_order_of_the_lines(max_lines: int) -> None:
+    answered = list(answer_lines(numbered(*"abcde"), max_lines, Answers()))
     assert [(line.number, answer) for line, answer in answered] == list(enumerate("ABCDE", start=1))
 
 
-@pytest.mark.parametrize("most", [1, 2, 3, 64])
+@pytest.mark.parametrize("max_lines", [1, 2, 3, 64])
 @pytest.mark.parametrize("place", range(4))
-def test_a_line_at_fault_is_named_after_all_before_it_were_answered(most: int, place: int) -> None:
+def test_a_faulty_line_is_named_after_earlier_answers(max_lines: int, place: int) -> None:
     found = ["a", "b", "c", "d"]
     found[place] = "x" * 11
     answered: list[str] = []
     with pytest.raises(LineError) as caught:
-        answered.extend(answer for _, answer in answer_lines(numbered(*found), most, Answers()))
+        answered.extend(answer for _, answer in answer_lines(numbered(*found), max_lines, Answers()))
     assert answered == ["A", "B", "C", "D"][:place]
     assert caught.value.message == f"line {place + 1} has 11 characters, the limit is 10"
 
 
-@pytest.mark.parametrize("most", [1, 64])
-def test_so_is_one_that_cannot_be_sent(most: int) -> None:
+@pytest.mark.parametrize("max_lines", [1, 64])
+def test_an_unsendable_line_is_named_after_earlier_answers(max_lines: int) -> None:
     lines = [*numbered("a", "b"), Line(3, "", "is not UTF-8"), Line(4, "d")]
     answers = Answers()
     answered: list[str] = []
     with pytest.raises(LineError, match="line 3 is not UTF-8"):
-        answered.extend(answer for _, answer in answer_lines(lines, most, answers))
+        answered.extend(answer for _, answer in answer_lines(lines, max_lines, answers))
     assert answered == ["A", "B"]
     assert all("d" not in call for call in answers.calls)
 
 
-def test_a_busy_server_is_asked_again_when_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_call_is_repeated_after_the_given_delay(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     monkeypatch.setattr("time.sleep", slept.append)
     busy = [
@@ -123,7 +123,7 @@ def test_a_busy_server_is_asked_again_when_it_says(monkeypatch: pytest.MonkeyPat
     assert slept == [1.0, 0.5]
 
 
-def test_a_message_that_is_too_large_is_not_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_that_is_too_large_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.sleep", pytest.fail)
 
     def answer(texts: Sequence[str]) -> Sequence[str]:
@@ -144,11 +144,11 @@ def test_lines_that_fail_together_are_named_together() -> None:
 @pytest.mark.parametrize(
     "error",
     [
-        UnavailableError(grpc.StatusCode.UNAVAILABLE, "nobody there"),
+        UnavailableError(grpc.StatusCode.UNAVAILABLE, "no server"),
         InvalidArgumentError(grpc.StatusCode.INVALID_ARGUMENT, "no", (Violation("target_language", "is missing"),)),
     ],
 )
-def test_what_is_no_fault_of_a_line_is_raised_as_it_is(error: ServerError) -> None:
+def test_errors_unrelated_to_a_line_pass_unchanged(error: ServerError) -> None:
     def answer(texts: Sequence[str]) -> Sequence[str]:
         raise error
 

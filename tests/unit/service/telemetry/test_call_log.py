@@ -33,7 +33,7 @@ def level(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
 
 
-def test_a_line_has_names_counts_and_times_and_no_text(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_line_has_names_counts_and_times_but_no_text(caplog: pytest.LogCaptureFixture) -> None:
     CallLog(10).note(ANSWERED)
     assert lines(caplog) == [
         {
@@ -55,19 +55,19 @@ def test_a_line_has_names_counts_and_times_and_no_text(caplog: pytest.LogCapture
     ]
 
 
-def test_texts_are_there_only_where_they_are_asked_for(caplog: pytest.LogCaptureFixture) -> None:
+def test_texts_are_logged_only_on_request(caplog: pytest.LogCaptureFixture) -> None:
     CallLog(10, with_texts=True).note(ANSWERED)
     (line,) = lines(caplog)
     assert line["sources"] == ["zebra", "kite"]
     assert line["translations"] == ["zèbre", "milan"]
 
 
-def test_a_call_that_was_never_read_has_a_line_too(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_call_whose_message_was_not_read_has_a_line(caplog: pytest.LogCaptureFixture) -> None:
     CallLog(10).note(Call("Embed", grpc.StatusCode.UNAUTHENTICATED, 0.0, {}))
     assert lines(caplog) == [{"method": "Embed", "code": "UNAUTHENTICATED", "seconds": 0.0}]
 
 
-def test_at_load_lines_are_left_out_and_counted_but_not_those_of_failures(caplog: pytest.LogCaptureFixture) -> None:
+def test_under_load_lines_are_left_out_except_of_failures(caplog: pytest.LogCaptureFixture) -> None:
     now = 5.5
     log = CallLog(2, clock=lambda: now)
     for _ in range(7):
@@ -83,7 +83,7 @@ def test_at_load_lines_are_left_out_and_counted_but_not_those_of_failures(caplog
     ]
 
 
-def test_no_lines_at_all_may_be_wanted(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_limit_of_0_writes_no_lines(caplog: pytest.LogCaptureFixture) -> None:
     CallLog(0).note(ANSWERED)
     assert not caplog.records
 
@@ -98,5 +98,5 @@ def test_no_lines_at_all_may_be_wanted(caplog: pytest.LogCaptureFixture) -> None
         (b"", None),
     ],
 )
-def test_a_trace_is_one_or_nothing(value: str | bytes, trace: str | None) -> None:
+def test_a_malformed_trace_is_ignored(value: str | bytes, trace: str | None) -> None:
     assert trace_of(trace_context([("a", "b"), ("traceparent", value)])) == trace

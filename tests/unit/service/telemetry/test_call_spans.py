@@ -1,4 +1,4 @@
-"""What is told of a call in its spans, and what never is."""
+"""The spans of a call: their attributes, times and parents, and the absence of texts."""
 
 from collections.abc import Mapping
 
@@ -27,7 +27,7 @@ RESPONSE = pb.TranslateResponse(
 
 
 class Traced:
-    """Spans that are kept here."""
+    """Spans kept in memory."""
 
     def __init__(self, ratio: float = 1.0) -> None:
         self.kept = InMemorySpanExporter()
@@ -42,21 +42,21 @@ class Traced:
         seconds: float = 4.0,
         response: pb.TranslateResponse | None = RESPONSE,
     ) -> dict[str, ReadableSpan]:
-        """Trace one call, and give its spans by their names."""
+        """Trace one call; returns its spans by name."""
         self.kept.clear()
         self.spans.note(Call("Translate", code, seconds, context, REQUEST, response))
         return {span.name: span for span in self.kept.get_finished_spans()}
 
 
 def seconds(span: ReadableSpan, since: ReadableSpan) -> tuple[float, float]:
-    """When a span began and ended, from the beginning of another."""
+    """Start and end of `span`, in seconds from the start of `since`."""
     assert span.start_time is not None
     assert span.end_time is not None
     assert since.start_time is not None
     return (span.start_time - since.start_time) / 1e9, (span.end_time - since.start_time) / 1e9
 
 
-def test_a_call_is_a_span_within_the_caller_s_trace() -> None:
+def test_a_call_is_a_span_in_the_caller_s_trace() -> None:
     span = Traced().note()[METHOD]
     assert span.kind is SpanKind.SERVER
     assert span.context is not None
@@ -67,7 +67,7 @@ def test_a_call_is_a_span_within_the_caller_s_trace() -> None:
     assert seconds(span, span) == (0, 4)
 
 
-def test_it_tells_names_counts_and_the_code_and_nothing_else() -> None:
+def test_attributes_are_names_counts_and_the_code_alone() -> None:
     assert Traced().note()[METHOD].attributes == {
         "rpc.system.name": "grpc",
         "rpc.method": METHOD,
@@ -79,7 +79,7 @@ def test_it_tells_names_counts_and_the_code_and_nothing_else() -> None:
     }
 
 
-def test_its_phases_are_spans_within_it_one_after_another() -> None:
+def test_phases_are_child_spans_one_after_another() -> None:
     found = Traced().note()
     whole = found.pop(METHOD)
     assert {name: seconds(span, whole) for name, span in found.items()} == {
@@ -92,7 +92,7 @@ def test_its_phases_are_spans_within_it_one_after_another() -> None:
     assert [dict(span.attributes or {}) for span in found.values()] == [{}] * 4
 
 
-def test_no_phase_goes_beyond_its_call() -> None:
+def test_no_phase_ends_after_its_call() -> None:
     found = Traced().note(seconds=1.0)
     whole = found.pop(METHOD)
     assert max(seconds(span, whole)[1] for span in found.values()) == 1.0
@@ -114,7 +114,7 @@ def test_a_call_without_an_answer_has_no_phases() -> None:
         (grpc.StatusCode.CANCELLED, False),
     ],
 )
-def test_a_fault_of_the_server_is_an_error_and_one_of_the_caller_s_is_not(code: grpc.StatusCode, fault: bool) -> None:
+def test_only_faults_of_the_server_are_errors(code: grpc.StatusCode, fault: bool) -> None:
     span = Traced().note(code, response=None)[METHOD]
     assert span.attributes is not None
     assert span.attributes["rpc.response.status_code"] == code.name
@@ -124,12 +124,12 @@ def test_a_fault_of_the_server_is_an_error_and_one_of_the_caller_s_is_not(code: 
 
 
 @pytest.mark.parametrize("context", [{}, {"traceparent": "nonsense"}, {"traceparent": f"00-{'0' * 32}-{PARENT}-01"}])
-def test_a_call_of_no_trace_begins_one(context: Mapping[str, str]) -> None:
+def test_a_call_without_a_trace_starts_one(context: Mapping[str, str]) -> None:
     span = Traced().note(context=context)[METHOD]
     assert span.parent is None
 
 
-def test_callers_decide_and_of_the_others_a_part_is_traced() -> None:
+def test_callers_decide_on_sampling_and_the_ratio_else() -> None:
     traced = Traced(ratio=0.0)
     assert traced.note(context=SAMPLED)
     assert not traced.note(context={})
@@ -138,7 +138,7 @@ def test_callers_decide_and_of_the_others_a_part_is_traced() -> None:
     assert traced.note(context={})
 
 
-def test_what_goes_wrong_with_a_trace_is_no_matter_of_the_call(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_trace_does_not_fail_the_call(caplog: pytest.LogCaptureFixture) -> None:
     traced = Traced()
     traced.note(seconds=float("nan"))
-    assert "a call could not be traced" in caplog.text
+    assert "could not trace a call" in caplog.text

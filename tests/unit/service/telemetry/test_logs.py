@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from dragoman.service.telemetry.call_log import FIELDS
-from dragoman.service.telemetry.logs import ConsoleFormatter, JsonFormatter, QuietHandler
+from dragoman.service.telemetry.logs import ConsoleFormatter, DroppingHandler, JsonFormatter
 
 FIELDS_OF_A_CALL = {"method": "Translate", "code": "OK", "seconds": 0.5, "id": 'a b\n"c', "texts": 2, "model": "fake"}
 
@@ -21,18 +21,27 @@ def record(message: str = "Translate OK", fields: dict[str, object] | None = Non
     return made
 
 
-def test_a_line_for_people_names_what_the_message_does_not_say() -> None:
+def test_a_console_line_leaves_out_fields_of_its_message() -> None:
     line = ConsoleFormatter().format(record(fields=FIELDS_OF_A_CALL))
     assert line.endswith(r' INFO dragoman.calls: Translate OK seconds=0.5 id="a b\n\"c" texts=2 model=fake')
 
 
-def test_a_line_of_json_holds_every_field_and_is_one_line() -> None:
-    line = JsonFormatter().format(record(fields=FIELDS_OF_A_CALL))
+def test_a_json_line_is_one_object_of_these_keys_in_order() -> None:
+    made = record(fields=FIELDS_OF_A_CALL)
+    made.created, made.msecs = 1_700_000_000.0426, 42.6
+    line = JsonFormatter().format(made)
     assert len(line.splitlines()) == 1
-    found = json.loads(line)
-    assert found.items() >= FIELDS_OF_A_CALL.items()
-    assert found["level"] == "INFO"
-    assert found["time"].endswith("Z")
+    assert list(json.loads(line).items()) == [
+        ("time", "2023-11-14T22:13:20.042Z"),
+        ("level", "INFO"),
+        ("logger", "dragoman.calls"),
+        ("message", "Translate OK"),
+        *FIELDS_OF_A_CALL.items(),
+    ]
+
+
+def test_a_json_line_is_ascii() -> None:
+    assert JsonFormatter().format(record(fields={"sources": ["zèbre"]})).isascii()
 
 
 def test_an_exception_is_a_field_of_json() -> None:
@@ -47,7 +56,7 @@ def test_an_exception_is_a_field_of_json() -> None:
 
 
 class Stuck(io.StringIO):
-    """A pipe that nobody reads, until it is let go."""
+    """A pipe without a reader, until `free` is set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,27 +76,82 @@ def stuck() -> Iterator[Stuck]:
     stream.free.set()
 
 
-def test_what_was_logged_is_written_once_it_is_flushed() -> None:
+def test_logged_lines_are_written_once_flushed() -> None:
     stream = io.StringIO()
-    handler = QuietHandler(stream)
+    handler = DroppingHandler(stream)
     for number in range(3):
-        handler.handle(record(str(number)))
+        handler.handle(record(f"{number} %"))
     handler.flush()
-    assert stream.getvalue() == "0\n1\n2\n"
+    assert stream.getvalue() == "0 %\n1 %\n2 %\n"
     handler.close()
 
 
-def test_a_reader_that_does_not_read_stops_nobody_and_is_told_what_it_lost(
-    stuck: Stuck, monkeypatch: pytest.MonkeyPatch
+def test_a_traceback_is_written_though_it_was_cleared_since(stuck: Stuck) -> None:
+    handler = DroppingHandler(stuck)
+    handler.setFormatter(JsonFormatter())
+    made = record("a call failed")
+    try:
+        raise KeyError("kite")
+    except KeyError as error:
+        made.exc_info = sys.exc_info()
+        handler.handle(made)
+        error.__traceback__ = None
+    stuck.free.set()
+    handler.flush()
+    assert "Traceback" in json.loads(stuck.getvalue())["exception"]
+    handler.close()
+
+
+@pytest.mark.parametrize("form", ["console", "json"])
+def test_lines_beyond_the_queue_are_dropped_and_counted(
+    stuck: Stuck, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dragoman.service.telemetry.logs.MAX_WAITING", 2)
-    handler = QuietHandler(stuck)
+    monkeypatch.setattr("dragoman.service.telemetry.logs.MAX_QUEUED", 2)
+    handler = DroppingHandler(stuck)
+    handler.setFormatter(JsonFormatter() if form == "json" else logging.Formatter('{"message": "%(message)s"}'))
     handler.handle(record("first"))
     stuck.reached.wait()
     for number in range(5):
         handler.handle(record(str(number)))
     stuck.free.set()
-    while not stuck.getvalue().endswith("0\n1\n"):
-        time.sleep(0.01)
-    assert stuck.getvalue().splitlines()[:3] == ["first", "3 lines of the log were dropped: nobody read them", "0"]
+    handler.flush()
+    messages = [json.loads(line)["message"] for line in stuck.getvalue().splitlines()]
+    assert messages == ["first", "3 log lines were dropped: the reader did not keep up", "0", "1"]
     handler.close()
+
+
+def test_neither_flush_nor_close_waits_long_for_a_stuck_reader(stuck: Stuck, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dragoman.service.telemetry.logs.FLUSH_SECONDS", 0.1)
+    handler = DroppingHandler(stuck)
+    handler.handle(record())
+    stuck.reached.wait()
+    began = time.monotonic()
+    handler.flush()
+    handler.close()
+    assert 0.1 <= time.monotonic() - began < 10
+
+
+def test_a_reader_that_is_gone_ends_no_line_after_it() -> None:
+    class Broken(io.StringIO):
+        def write(self, text: str) -> int:
+            if text.startswith("lost"):
+                raise BrokenPipeError
+            return super().write(text)
+
+    stream = Broken()
+    handler = DroppingHandler(stream)
+    for message in ("lost", "kept"):
+        handler.handle(record(message))
+    handler.flush()
+    assert stream.getvalue() == "kept\n"
+    handler.close()
+
+
+def test_the_thread_ends_with_its_handler() -> None:
+    before = threading.active_count()
+    handler = DroppingHandler(io.StringIO())
+    handler.close()
+    until = time.monotonic() + 10
+    while threading.active_count() > before and time.monotonic() < until:
+        time.sleep(0.01)
+    assert threading.active_count() == before

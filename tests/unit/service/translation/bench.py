@@ -9,7 +9,8 @@ from prometheus_client import CollectorRegistry
 from dragoman.bundle.manifest import Manifest
 from dragoman.service.engine.engine import Engine
 from dragoman.service.engine.scheduler import BatchLimits
-from dragoman.service.telemetry.metrics import Metrics, ModelMetrics
+from dragoman.service.telemetry.metrics import Metrics
+from dragoman.service.telemetry.recorders import ModelMetrics
 from dragoman.service.translation.translator import CallSizeLimits, Translator
 from tests.support.fake_runner import FakeRunner
 from tests.support.harness import manifest, tokenizer

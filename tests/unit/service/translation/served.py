@@ -6,7 +6,8 @@ from prometheus_client import CollectorRegistry
 
 from dragoman.client.values import ModelInfo
 from dragoman.service.engine.engine import Engine
-from dragoman.service.telemetry.metrics import Metrics, ModelMetrics
+from dragoman.service.telemetry.metrics import Metrics
+from dragoman.service.telemetry.recorders import ModelMetrics
 from dragoman.service.translation.served_model import ServedModel
 from dragoman.service.translation.translator import Translator
 from tests.support.fake_runner import FakeRunner

@@ -11,7 +11,8 @@ from prometheus_client import CollectorRegistry
 from dragoman.bundle.tokenizers import SentencePieceTokenizer
 from dragoman.client.values import FinishReason
 from dragoman.service.errors import InvalidRequestError, TooLongError, UnknownLanguageError
-from dragoman.service.telemetry.metrics import Metrics, ModelMetrics
+from dragoman.service.telemetry.metrics import Metrics
+from dragoman.service.telemetry.recorders import ModelMetrics
 from dragoman.service.translation.options import TranslateOptions
 from dragoman.service.translation.translator import Translator
 from tests.support.fake_runner import END, FakeRunner, log_prob_of

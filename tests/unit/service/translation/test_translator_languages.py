@@ -10,7 +10,8 @@ from prometheus_client import CollectorRegistry
 
 from dragoman.client.values import Pooling
 from dragoman.service.errors import UnknownLanguageError
-from dragoman.service.telemetry.metrics import Metrics, ModelMetrics
+from dragoman.service.telemetry.metrics import Metrics
+from dragoman.service.telemetry.recorders import ModelMetrics
 from dragoman.service.translation.options import EmbedOptions, TranslateOptions
 from dragoman.service.translation.translator import Translator
 from tests.support.fake_runner import END, START, FakeRunner
