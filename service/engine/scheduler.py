@@ -93,7 +93,7 @@ class Scheduler:
         self._rows: list[Sequence] = []
         self._embedding: list[Sequence] = []
         self._occupied = 0
-        """Sum of the rows' costs after the latest admission."""
+        """Sum of the rows' costs after the latest admission, less rows that left while no sequence waited."""
         self._max_rows = limits.rows
         """Lower than the limit for a while after memory ran out."""
         self._relief = math.inf
@@ -220,6 +220,7 @@ class Scheduler:
         embedding = [sequence for sequence in self._embedding if sequence.finish is None]
         everything = (*self._queue.drain(), *embedding, *self._rows)
         self._rows.clear()
+        self._occupied = 0
         for sequence in everything:
             reason = sequence.expired_reason(now)
             if reason is None:
@@ -276,7 +277,11 @@ class Scheduler:
         if not finishes:
             return NOTHING
         failed = Finish.FAILED in finishes
-        return self._remove(lambda sequence: sequence.finish is not None, clear=failed)
+        removal = self._remove(lambda sequence: sequence.finish is not None, clear=failed)
+        if not self._queue:
+            # No evidence of how fast a waiting sequence gets its place.
+            self._occupied -= sum(sequence.cost for sequence in removal.gone)
+        return removal
 
     def _remove(self, leaves: Callable[[Sequence], bool], clear: bool) -> Removal:
         before = len(self._rows)

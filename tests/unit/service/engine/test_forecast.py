@@ -284,6 +284,30 @@ def test_filling_free_rows_is_no_evidence_of_the_rate() -> None:
     assert wait(queue.pace, COST, 6.0) == pytest.approx(2.0, rel=0.01)
 
 
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_rows_freed_without_a_backlog_are_no_evidence_of_the_rate(lanes: int) -> None:
+    queue = Queue(100, 10_000)
+    schedulers = [Scheduler(BatchLimits(4, 1000, 1000, 100, 10_000), (END,), queue) for _ in range(lanes)]
+
+    def admit(now: float) -> None:
+        for scheduler in schedulers:
+            scheduler.admit(now, 4)
+
+    def end_rows(count: int, now: float) -> None:
+        for scheduler in schedulers:
+            scheduler.update([Step(END, -0.5)] * count + [Step(WORD, -0.5)] * (len(scheduler.rows) - count), now)
+
+    queue.submit([sequence() for _ in range(4 * lanes)], 0.0)
+    admit(0.0)
+    end_rows(4, 1.0)
+    queue.submit([sequence() for _ in range(12 * lanes)], 100.0)
+    admit(100.0)
+    for now in (110.0, 111.0, 112.0):
+        end_rows(1, now)
+        admit(now)
+    assert wait(queue.pace, lanes * COST, 112.0) == pytest.approx(1.0, rel=0.3)
+
+
 def test_run_times_under_a_backlog_replace_those_without() -> None:
     pace = Pace()
     for _ in range(100):
