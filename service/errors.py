@@ -23,6 +23,7 @@ models, cut and escaped by `quoted`.
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 QUOTED_CHARACTERS = 40
 """Maximum number of characters that an error repeats of a name given by the caller."""
@@ -121,16 +122,49 @@ class OverloadedError(ServiceError):
         self.retry_after_seconds = retry_after_seconds
 
 
+@dataclass(frozen=True)
+class DeadlineForecast:
+    """The forecast by which a call was refused: its answer would come after its deadline."""
+
+    seconds: float
+    """From now to the answer."""
+    seconds_left: float
+    """From now to the deadline."""
+    margin_seconds: float = 0.0
+    """The forecast must miss the deadline by more than this."""
+    tokens_waiting: int = 0
+    """Tokens ahead in the queue."""
+    tokens_per_second: float = 0.0
+    """Measured rate at which the queue drains; 0 where no tokens wait ahead."""
+
+    @property
+    def late_seconds(self) -> float:
+        """From the deadline to the answer."""
+        return self.seconds - self.seconds_left
+
+    def __str__(self) -> str:
+        if not self.tokens_waiting:
+            return f"forecast {self.seconds:.2g} s"
+        # Rounded to two digits: `service.rpc.status` caches the status of equal messages.
+        tokens, rate = (float(f"{number:.2g}") for number in (self.tokens_waiting, self.tokens_per_second))
+        return (
+            f"{tokens:.0f} tokens wait at {rate:g} tokens/s, "
+            f"forecast {self.seconds:.2g} s, margin {self.margin_seconds:.1g} s"
+        )
+
+
 class DeadlineUnreachableError(OverloadedError):
     """The forecast said the answer would miss its deadline, on arrival or at the head of the queue."""
 
     refusal = "deadline"
 
-    def __init__(self, late_seconds: float) -> None:
+    def __init__(self, forecast: DeadlineForecast) -> None:
+        late = forecast.late_seconds
         # Rounded to tenths: `service.rpc.status` caches the status of equal messages.
-        retry_after_seconds = max(MIN_RETRY_SECONDS, math.ceil(10 * late_seconds) / 10)
-        reason = f"queue too long: would miss the deadline by about {late_seconds:.1f} s"
+        retry_after_seconds = max(MIN_RETRY_SECONDS, math.ceil(10 * late) / 10)
+        reason = f"queue too long: would miss the deadline by about {late:.1f} s ({forecast})"
         super().__init__(reason, retry_after_seconds)
+        self.forecast = forecast
 
 
 class RateLimitedError(OverloadedError):

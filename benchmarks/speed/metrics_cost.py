@@ -22,7 +22,7 @@ from benchmarks.timing import MIN_ROUNDS, Speed, speed, take_turns
 from dragoman.bundle.manifest import TOKENIZER_FOLDER, open_bundle
 from dragoman.bundle.tokenizers import open_tokenizer
 from dragoman.model.training.corpus import read_pairs
-from dragoman.service.engine.lane import Cause, Observer, Run
+from dragoman.service.engine.observer import Cause, Observer, Run
 from dragoman.service.engine.offline import Offline, Silent
 from dragoman.service.engine.ort_runner import OrtRunner
 from dragoman.service.engine.sequence import Sequence as EngineSequence

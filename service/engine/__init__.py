@@ -2,11 +2,9 @@
 
 The life of a sequence (one text of a request):
 
-    submit      any thread puts it into the queue, or is refused
-    schedule    before each step the scheduler drops the dead and admits waiting sequences while they fit
-    run         the runner encodes what was admitted into free cache rows, sources of like length together, then
-                steps all rows once
-    update      the scheduler takes each row's new token; a row that is finished leaves, and the last row
-                takes its place
-    done        the sequence's own callback gets it, with its tokens or its error
+    submit      any thread adds it to the queue, or gets a refusal
+    schedule    before each step the scheduler drops expired sequences and admits waiting ones that fit
+    run         the runner encodes the admitted sources into free cache rows, grouped by length, then steps all rows
+    update      the scheduler takes each row's new token; the last row fills the place of a finished one
+    done        the sequence's callback receives it, with its tokens or its error
 """

@@ -1,4 +1,4 @@
-"""The engine as others see it: one queue, and the lanes that serve it."""
+"""The engine's interface: one queue, and the lanes that serve it."""
 
 import time
 from collections.abc import Callable
@@ -6,8 +6,9 @@ from collections.abc import Sequence as Row
 from dataclasses import dataclass
 
 from dragoman.service.engine.fair_scheduler import EngineShare, FairScheduler
-from dragoman.service.engine.lane import Lane, LaneGroup, Observer
+from dragoman.service.engine.lane import Lane, LaneGroup
 from dragoman.service.engine.memory_budget import MemoryBudget
+from dragoman.service.engine.observer import Observer
 from dragoman.service.engine.queue import Queue
 from dragoman.service.engine.runner import Memory, Runner
 from dragoman.service.engine.scheduler import BatchLimits, Scheduler
@@ -16,7 +17,7 @@ from dragoman.service.engine.sequence import Sequence, StoppedError
 
 @dataclass(frozen=True)
 class Load:
-    """What the engine has to do at one moment."""
+    """Work in the engine at one moment."""
 
     waiting_sequences: int
     waiting_tokens: int
@@ -24,7 +25,7 @@ class Load:
 
 
 class Engine:
-    """Runs sequences in as many lanes as it has runners. The limits of rows and tokens are those of each lane."""
+    """Runs sequences in one lane for each runner. Limits of rows and tokens hold for each lane."""
 
     def __init__(
         self,
@@ -36,7 +37,7 @@ class Engine:
         forced_end_id: int | None = None,
         share: EngineShare | None = None,
     ) -> None:
-        """`end_ids` and `forced_end_id` are as the scheduler has them; without `share` it waits for no other."""
+        """`end_ids` and `forced_end_id` are those of Scheduler; without `share` the engine has the processors alone."""
         self.clock = clock
         self.limits = limits
         self.lanes = len(runners)
@@ -52,21 +53,21 @@ class Engine:
         ]
 
     def start(self, ended: Callable[[], None] = lambda: None, began: Callable[[], None] = lambda: None) -> None:
-        """Start the lanes. Whatever ends one ends all; `began` is the first that each calls, and `ended` the last."""
+        """Start the lanes. Each calls `began` first and `ended` last; if one ends, all do."""
         for lane in self._lanes:
             lane.start(ended, began)
 
     def stop(self) -> None:
-        """Fail what is still there with StoppedError, and end the lanes."""
+        """Fail all sequences with StoppedError, and end the lanes."""
         self._lane_group.stop()
         for lane in self._lanes:
             lane.join()
 
     def submit(self, sequences: Row[Sequence]) -> None:
-        """Take the sequences of one request, all or none; any thread may call it.
+        """Add the sequences of one request to the queue, all or none; any thread may call it.
 
-        Raises QueueFullError where the queue cannot take them, TooSlowError where it is so long that they would come
-        too late for their deadline, and StoppedError after `stop`.
+        Raises QueueFullError if they do not fit, DeadlineUnreachableError if they would miss their deadline, and
+        StoppedError after `stop`.
         """
         with self._lane_group.changed:
             if self._lane_group.stopped:
@@ -74,20 +75,23 @@ class Engine:
             self._lane_group.queue.submit(sequences, self.clock())
             self._lane_group.changed.notify_all()
 
-    def late_by(self, source_tokens: float, deadline: float | None) -> float:
-        """Seconds by which a text of about so many tokens, 0 for an embedding, would be late, if > 0; any thread."""
+    def check(self, source_tokens: float, deadline: float | None) -> None:
+        """Raise DeadlineUnreachableError if a text of about `source_tokens` would miss `deadline`; any thread.
+
+        `source_tokens` is 0 for an embedding.
+        """
         with self._lane_group.changed:
-            return self._lane_group.queue.late_by(source_tokens, deadline, self.clock())
+            self._lane_group.queue.check(source_tokens, deadline, self.clock())
 
     def load(self) -> Load:
-        """What there is to do now; any thread may call it."""
+        """Return the current work; any thread may call it."""
         with self._lane_group.changed:
             return Load(len(self._lane_group.queue), self._lane_group.queue.tokens, self._lane_group.active_rows)
 
     def memory(self) -> Memory:
-        """What the runners hold now; any thread may call it.
+        """Return the memory of all runners now; any thread may call it.
 
-        They share weights and working memory. Positions are the most of any.
+        Weights and working memory are shared, so they count once. Positions are those of the largest runner.
         """
         held = [runner.memory() for runner in self._runners]
         return Memory(
@@ -102,15 +106,15 @@ class Engine:
         )
 
     def bound_memory(self, limit: float) -> None:
-        """Let the batches of all lanes together take no more than `limit` bytes; one text runs in any case."""
+        """Bound the memory of all lanes' batches together to `limit` bytes; one text runs in any case."""
         with self._lane_group.changed:
             for scheduler, runner in zip(self._lane_group.schedulers, self._runners, strict=True):
                 scheduler.budget = MemoryBudget(limit / self.lanes, runner.costs(), runner.most_working)
 
     def least_memory(self, source: int, output: int) -> float:
-        """Bytes for one text in each lane, of so many tokens of source and output at most."""
+        """Bytes for one text in each lane, with at most so many tokens of source and of output."""
         return sum(runner.costs().cache_bytes(1, source, output) + runner.most_working() for runner in self._runners)
 
     def busy_seconds(self) -> float:
-        """How long the runner that is slowest now has been at what it does, 0 if none does anything; any thread."""
+        """Longest duration so far of a runner's current call, 0 if all are idle; any thread may call it."""
         return max(lane.busy_seconds() for lane in self._lanes)

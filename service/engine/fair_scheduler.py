@@ -1,9 +1,9 @@
-"""Whose turn it is to compute, where several engines share the processors. Pure bookkeeping and one lock.
+"""Fair sharing of the processors among engines. Pure bookkeeping and one lock.
 
-At most `places` runs of a model go on at once, whoever's they are. Each share (an engine) is charged the seconds of its
-runs, divided by its weight, and the next turn is for the one that has been charged least (start-time fair queueing,
-Goyal et al. 1996). So a busy engine takes all there is while it is alone, and its share as soon as it is not; one that
-comes back after a rest starts level with the others, and waits for no more than the run that is going on.
+At most `places` model runs proceed at once, over all engines. Each engine's share is charged the seconds of its runs
+divided by its weight, and the next run belongs to the share with the lowest charge (start-time fair queueing, Goyal et
+al. 1996). A busy engine therefore has all processors while it is alone, and its share as soon as it is not. An engine
+that returns after an idle time starts level with the others and waits for no more than the current run.
 """
 
 import math
@@ -12,40 +12,40 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-LOOK_SECONDS = 0.25
-"""How often one who waits looks whether a run has taken too long to be waited for."""
+CHECK_SECONDS = 0.25
+"""Interval at which a waiting lane checks for hung runs."""
 
 
 class FairScheduler:
-    """The places that all share."""
+    """The places shared by all engines."""
 
     def __init__(
         self, places: int, clock: Callable[[], float] = time.monotonic, patience_seconds: float = math.inf
     ) -> None:
-        """A run that has taken `patience_seconds`, by `clock`, hangs: its place is given to others."""
+        """A run longer than `patience_seconds`, by `clock`, counts as hung and frees its place."""
         self._places = places
         self._clock = clock
         self._patience = patience_seconds
-        self._look = None if math.isinf(patience_seconds) else LOOK_SECONDS
+        self._check_seconds = None if math.isinf(patience_seconds) else CHECK_SECONDS
         self._changed = threading.Condition()
         self._tickets: list[RunTicket] = []
-        """Of all lanes that have something to do: they run, wait for their turn, or are about to."""
+        """Tickets of the active lanes: they run, wait to run, or are between two runs."""
         self._charged = 0.0
-        """What the share of the latest turn had been charged: where those start who come back."""
+        """Charge of the share with the latest run: the level at which idle shares return."""
 
     def share(self, weight: float = 1.0) -> "EngineShare":
-        """For one engine; of twice the `weight` it gets twice the time."""
+        """Make the share of one engine; twice the `weight` gets twice the time."""
         return EngineShare(self, weight)
 
-    # --- for seats
+    # --- called by tickets
 
-    def _arrive(self, ticket: "RunTicket") -> None:
+    def _activate(self, ticket: "RunTicket") -> None:
         with self._changed:
             if all(other.share is not ticket.share for other in self._tickets):
                 ticket.share.charged = max(ticket.share.charged, self._charged)
             self._tickets.append(ticket)
 
-    def _leave(self, ticket: "RunTicket") -> None:
+    def _deactivate(self, ticket: "RunTicket") -> None:
         with self._changed:
             self._tickets.remove(ticket)
             self._changed.notify_all()
@@ -53,7 +53,7 @@ class FairScheduler:
     def _begin(self, ticket: "RunTicket") -> None:
         with self._changed:
             while not self._may_begin(ticket):
-                self._changed.wait(self._look)
+                self._changed.wait(self._check_seconds)
             self._charged = max(self._charged, ticket.share.charged)
             ticket.began = self._clock()
 
@@ -73,45 +73,45 @@ class FairScheduler:
             if other.began is not None:
                 free -= self._clock() - other.began < self._patience
             elif other.share.charged < ticket.share.charged:
-                # It is to go first even where it is not back yet, or weights would count for nothing.
+                # A place is kept for a lower charge even between two runs, or weights would have no effect.
                 free -= 1
         return free > 0
 
 
 class EngineShare:
-    """What one engine has been charged."""
+    """Charge and weight of one engine."""
 
     def __init__(self, fair_scheduler: FairScheduler, weight: float) -> None:
         self.fair_scheduler = fair_scheduler
         self.weight = weight
         self.charged = 0.0
-        """Seconds over weight; under the lock of `fair_scheduler`."""
+        """Seconds over weight; guarded by the lock of `fair_scheduler`."""
 
     def ticket(self) -> "RunTicket":
-        """For one lane of the engine."""
+        """Make the ticket of one lane of the engine."""
         return RunTicket(self.fair_scheduler, self)
 
 
 class RunTicket:
-    """One lane's part: it arrives when it has something to do, takes a turn for each run, and leaves."""
+    """One lane's part in the sharing: active while the lane has work, held for the length of each run."""
 
     def __init__(self, fair_scheduler: FairScheduler, share: EngineShare) -> None:
         self._fair_scheduler = fair_scheduler
         self.share = share
         self.began: float | None = None
-        """When its run began, if one goes on; under the lock of `fair_scheduler`."""
+        """Start of the current run, if any; guarded by the lock of `fair_scheduler`."""
 
-    def arrive(self) -> None:
-        """There is something to do: from now on others wait for this lane where it is its turn."""
-        self._fair_scheduler._arrive(self)
+    def activate(self) -> None:
+        """Compete for places: other lanes now wait for this one if its charge is lower."""
+        self._fair_scheduler._activate(self)
 
-    def leave(self) -> None:
-        """There is nothing to do."""
-        self._fair_scheduler._leave(self)
+    def deactivate(self) -> None:
+        """Stop competing for places."""
+        self._fair_scheduler._deactivate(self)
 
     @contextmanager
-    def turn(self) -> Iterator[None]:
-        """Wait for a turn, and have it."""
+    def held(self) -> Iterator[None]:
+        """Wait for a place, and occupy it."""
         self._fair_scheduler._begin(self)
         try:
             yield

@@ -1,98 +1,168 @@
-"""When what joins the queue now would be answered, by what the engine has done of late. Pure bookkeeping."""
+"""Forecasts the time to an answer from the engine's recent throughput. Pure bookkeeping."""
 
 import math
+from dataclasses import dataclass, field
 
 MEMORY_SECONDS = 3.0
-"""How soon a change of the engine's pace is believed: what is so old counts for a third."""
+"""Time constant of the pace: evidence of this age counts for 1/e."""
+
+FRESH_SECONDS = 10.0
+"""Without a backlog for this long, the pace is unknown."""
+
+EVIDENCE_SHARE = 0.25
+"""Share of the rows' tokens that must be freed under a backlog before the rate is known."""
+
+MARGIN_SHARE = 0.05
+"""Share of the time left by which a forecast must miss a deadline before a sequence is refused."""
+
+MIN_MARGIN_SECONDS = 0.1
+"""Lower bound of that margin."""
 
 WEIGHT = 0.05
-"""Of the latest sequence in what is known of those before."""
+"""Weight of the latest row in the average run time."""
 
 DEVIATIONS = 2
-"""Allowed for: where all who wait are at the edge of their deadlines, a mean would be late for half of them."""
+"""Mean deviations added to a run time: the mean alone would be too short for half of the rows."""
 
 SAFETY_FACTOR = 1.2
-"""Of the wait, for the same reason."""
+"""Factor on the wait in the queue, for the same reason."""
 
 LATE_SHARE = 0.005
-"""Of what was promised in time, so much may come late: with more the forecast grows, with less it shrinks."""
+"""Tolerated share of late answers among promised ones: the forecast grows above it and shrinks below it."""
 
 CORRECTION = 0.02
-"""By how much one that is late makes the forecast grow, as a part of what it was at first."""
+"""Growth of the correction for each late answer."""
 
 MAX_CORRECTION = 1.6
-"""So many times what it was at first. Up to there the rows stay full; with much more they would wait for work."""
+"""Upper bound of the correction. Up to it the rows stay full; far above it they would run empty."""
 
 
-class Pace:
-    """How fast the queue drains while there is more in it than rows are free. Not thread-safe."""
-
-    def __init__(self) -> None:
-        self._tokens = 0.0
-        """In whose place others were taken from the queue, those of long ago counted less."""
-        self._seconds = 0.0
-        """In which they were taken."""
-        self._since: float | None = None
-        """When sequences were last admitted and others left waiting; None if none were left."""
-        self._busy, self._calm = _Run(), _Run()
-        """What rows take while others wait, and while none does: fewer run together then, and each is sooner done."""
-        self._correction = 1.0
-
-    def drained(self, tokens: int, backlog: bool, now: float) -> None:
-        """Sequences were admitted in the place of others, which occupied `tokens`; `backlog` if not all that waited."""
-        if self._since is not None:
-            seconds = now - self._since
-            faded = math.exp(-seconds / MEMORY_SECONDS)
-            self._tokens = self._tokens * faded + tokens
-            self._seconds = self._seconds * faded + seconds
-        self._since = now if backlog else None
-
-    def decoded(self, source_tokens: int, seconds: float) -> None:
-        """A row ended well, `seconds` after its admission."""
-        (self._calm if self._since is None else self._busy).note(seconds / source_tokens)
-
-    def promise(self, kept: bool) -> None:
-        """A sequence that was taken as one that would come in time did so, or did not."""
-        change = -CORRECTION * LATE_SHARE if kept else CORRECTION
-        self._correction = min(MAX_CORRECTION, max(1.0, self._correction + change))
-
-    def likely_run(self, source_tokens: int) -> float:
-        """Seconds that a row with so many tokens of source most likely takes from its admission to its end."""
-        return source_tokens * (self._run.mean or 0.0)
-
-    def forecast(self, tokens_before: int, source_tokens: float) -> float | None:
-        """Seconds until the answer to a sequence with so many tokens before it, and hardly ever more.
-
-        It has `source_tokens` itself; 0 where it is not decoded. None before the queue has ever had a backlog.
-        """
-        if not self._tokens or not self._seconds:
-            return None
-        wait = SAFETY_FACTOR * tokens_before * self._seconds / self._tokens
-        return self._correction * (wait + source_tokens * self._run.most)
-
-    @property
-    def _run(self) -> "_Run":
-        """What a row takes that starts while others wait, as far as it is known."""
-        return self._calm if self._busy.mean is None else self._busy
+def margin_seconds(seconds_left: float) -> float:
+    """Seconds by which a forecast must miss a deadline that is `seconds_left` away before a sequence is refused."""
+    return max(MIN_MARGIN_SECONDS, MARGIN_SHARE * seconds_left)
 
 
-class _Run:
-    """Seconds from a row's admission to its end, for each token of its source."""
+class _RunTime:
+    """Seconds from a row's admission to its end, per token of its source."""
 
     def __init__(self) -> None:
         self.mean: float | None = None
         self._deviation = 0.0
-        """By how much most differ from that."""
 
     def note(self, seconds: float) -> None:
-        """A row has ended."""
-        # As TCP knows how long to wait for an answer (RFC 6298).
+        """Record a row. Exponential averages as of round-trip times in RFC 6298."""
         if self.mean is None:
             self.mean = seconds
         self._deviation += WEIGHT * (abs(seconds - self.mean) - self._deviation)
         self.mean += WEIGHT * (seconds - self.mean)
 
     @property
-    def most(self) -> float:
-        """What hardly any row exceeds; 0 before the first."""
+    def upper(self) -> float:
+        """Bound that hardly any row exceeds; 0 before the first."""
         return (self.mean or 0.0) + DEVIATIONS * self._deviation
+
+
+@dataclass
+class _Evidence:
+    """Measurements under a backlog; they say nothing after a time without one."""
+
+    tokens: float = 0.0
+    """Freed tokens, faded with MEMORY_SECONDS."""
+    seconds: float = 0.0
+    """The time in which they were freed, faded alike."""
+    missing: float = math.inf
+    """Tokens still to be freed before the rate is known."""
+    run: _RunTime = field(default_factory=_RunTime)
+    correction: float = 1.0
+    """Factor on the forecast, from kept and broken promises."""
+
+
+class Pace:
+    """Rate at which a queue with a backlog drains, and the run time of rows. Not thread-safe.
+
+    The rate is measured between admissions while sequences wait. A measurement starts with the first admission into
+    freed rows: the time before it fills free rows and says nothing about how fast rows become free. It ends when an
+    admission takes the last waiting sequence, or, without a result, when the queue becomes empty in any other way.
+    """
+
+    def __init__(self) -> None:
+        self._evidence = _Evidence()
+        self._since: float | None = None
+        """Time of the latest admission, while a measurement runs."""
+        self._backlog = False
+        """Whether the latest admission left sequences waiting."""
+        self._calm = _RunTime()
+        """Run time of rows without a backlog: fewer run together, so each ends sooner."""
+        self._calm_noted = -math.inf
+        self._measured = -math.inf
+        """Time of the latest admission that counted."""
+
+    def drained(self, tokens: int, occupied: int, backlog: bool, now: float) -> None:
+        """Record an admission that found `tokens` freed and leaves the rows with `occupied`.
+
+        `backlog` says whether sequences still wait.
+        """
+        if self._since is not None:
+            seconds = now - self._since
+            faded = math.exp(-seconds / MEMORY_SECONDS)
+            evidence = self._evidence
+            evidence.tokens = evidence.tokens * faded + tokens
+            evidence.seconds = evidence.seconds * faded + seconds
+            evidence.missing = min(evidence.missing, EVIDENCE_SHARE * occupied) - tokens
+            self._measured = now
+        elif self._stale(now):
+            # Rows that ended since the backlog began are fresh, and the rest is not.
+            self._evidence = _Evidence(run=self._evidence.run if self._backlog else _RunTime())
+        measures = backlog and (self._since is not None or tokens > 0)
+        self._since = now if measures else None
+        self._backlog = backlog
+
+    def emptied(self) -> None:
+        """Record that the queue became empty without an admission: the measurement ends without a result."""
+        self._since = None
+        self._backlog = False
+
+    def decoded(self, source_tokens: int, seconds: float, now: float) -> None:
+        """Record a row that ended well, `seconds` after its admission."""
+        if self._backlog:
+            self._evidence.run.note(seconds / source_tokens)
+            return
+        if now - self._calm_noted > FRESH_SECONDS:
+            self._calm = _RunTime()
+        self._calm_noted = now
+        self._calm.note(seconds / source_tokens)
+
+    def promise(self, kept: bool) -> None:
+        """Record whether a sequence ended in time that was admitted to the queue by a forecast."""
+        change = -CORRECTION * LATE_SHARE if kept else CORRECTION
+        self._evidence.correction = min(MAX_CORRECTION, max(1.0, self._evidence.correction + change))
+
+    def likely_run(self, source_tokens: int) -> float:
+        """Seconds that a row with `source_tokens` usually takes from its admission to its end."""
+        return source_tokens * (self._run.mean or 0.0)
+
+    def tokens_per_second(self, now: float) -> float | None:
+        """Tokens that the queue drains a second; None without fresh evidence."""
+        evidence = self._evidence
+        if evidence.missing > 0 or not evidence.tokens or not evidence.seconds or self._stale(now):
+            return None
+        return evidence.tokens / evidence.seconds
+
+    def forecast(self, tokens_before: int, source_tokens: float, now: float) -> float | None:
+        """Seconds that the answer to a sequence behind `tokens_before` hardly ever exceeds.
+
+        `source_tokens` is the length of its own source, 0 if it is not decoded. None without fresh evidence.
+        """
+        rate = self.tokens_per_second(now)
+        if rate is None:
+            return None
+        wait = SAFETY_FACTOR * tokens_before / rate
+        return self._evidence.correction * (wait + source_tokens * self._run.upper)
+
+    @property
+    def _run(self) -> _RunTime:
+        """Run time of rows that start under a backlog, as far as it is known."""
+        return self._calm if self._evidence.run.mean is None else self._evidence.run
+
+    def _stale(self, now: float) -> bool:
+        return self._since is None and now - self._measured > FRESH_SECONDS

@@ -1,81 +1,52 @@
 """One thread that drives one runner: its own rows, filled from the queue that all lanes share."""
 
-import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Row
-from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any
 
 from dragoman.bundle.graphs import padded_width
+from dragoman.service.engine.attempts import Attempts
 from dragoman.service.engine.fair_scheduler import RunTicket
 from dragoman.service.engine.length_buckets import batches
+from dragoman.service.engine.observer import Observer
 from dragoman.service.engine.queue import Queue
 from dragoman.service.engine.runner import MemoryRefusedError, RowInput, Runner
 from dragoman.service.engine.scheduler import NOTHING, Removal, Scheduler
 from dragoman.service.engine.sequence import Sequence, StoppedError
 from dragoman.service.engine.step import Step
 
-log = logging.getLogger(__name__)
-
 ENGINE = "engine"
-"""What the threads are called."""
+"""Name of the threads."""
 
 PAUSE_SECONDS = 2.0
-"""How long there must be nothing to do before memory is given back."""
-
-Run = Literal["embed", "insert", "step"]
-"""What the runner was asked for."""
-
-Cause = Literal["error", "memory"]
-"""Why it could not: it raised an error, or was refused memory."""
-
-T = TypeVar("T")
-
-
-class Observer(Protocol):
-    """Told what happens, on the thread of a lane; must be quick."""
-
-    def encoded(self, rows: int, tokens: int, padding: int) -> None:
-        """`rows` sources went through the encoder, `tokens` real tokens and `padding` beside them."""
-
-    def stepped(self, rows: int, seconds: float) -> None:
-        """A step of the decoder gave one token to each of `rows`."""
-
-    def failed(self, run: Run, cause: Cause) -> None:
-        """The runner raised."""
-
-    def wasted(self, tokens: int) -> None:
-        """So many tokens of output are made anew, because their batch was refused memory."""
-
-    def finished(self, sequence: Sequence) -> None:
-        """A sequence left; its `finish` says how."""
+"""Idle time before memory is given back."""
 
 
 class LaneGroup:
-    """What all lanes share: the queue and the rows that it fills, under one lock."""
+    """State shared by all lanes, under one lock: the queue and the schedulers that it feeds."""
 
     def __init__(self, queue: Queue) -> None:
         self.queue = queue
         self.changed = threading.Condition()
-        """The lock; notified when there is something to do."""
+        """The lock; notified when work arrives."""
         self.stopped = False
         self.schedulers: list[Scheduler] = []
-        """Of each lane."""
+        """One for each lane."""
 
     @property
     def active_rows(self) -> int:
-        """The rows that run, in all lanes; to be asked for under the lock."""
+        """Running rows in all lanes; read under the lock."""
         return sum(len(scheduler.rows) for scheduler in self.schedulers)
 
     @property
     def share(self) -> int:
-        """How many sequences a lane may have, so that none is idle while another has many; under the lock."""
+        """Maximum number of sequences in one lane, so that no lane is idle beside a full one; read under the lock."""
         return -(-(len(self.queue) + self.active_rows) // len(self.schedulers))
 
     def stop(self) -> None:
-        """Let every lane end."""
+        """End every lane."""
         with self.changed:
             self.stopped = True
             self.changed.notify_all()
@@ -84,9 +55,9 @@ class LaneGroup:
 class Lane:
     """Runs sequences, many at a time, on a thread of its own.
 
-    Where the runner raises, each sequence of that run is tried once more, alone. One that raises again fails; the
-    others go on, with the tokens that they would have had without it. Where memory is refused, the batch becomes
-    smaller, and what leaves it runs again later.
+    If the runner raises, each sequence of that run is tried once more, alone. One that raises again fails; the others
+    go on with the same tokens as without it. If memory runs out, the batch becomes smaller, and the sequences that
+    leave it run again later.
     """
 
     def __init__(
@@ -105,37 +76,36 @@ class Lane:
         self._observer = observer
         self._clock = clock
         self._changed = lane_group.changed
-        self._busy_since: float | None = None
+        self._attempts = Attempts(ticket, observer, clock)
         self._began: Callable[[], None] = lambda: None
         self._ended: Callable[[], None] = lambda: None
         self._thread = threading.Thread(target=self._loop, name=ENGINE, daemon=True)
 
     def start(self, ended: Callable[[], None], began: Callable[[], None]) -> None:
-        """Start the thread; `began` is the first that it calls, and `ended` the last, whatever ends it."""
+        """Start the thread. It calls `began` first, and `ended` last, whatever ends it."""
         self._began, self._ended = began, ended
         self._thread.start()
 
     def join(self) -> None:
-        """Wait for the thread's end, if it was ever started."""
+        """Wait for the thread to end, if it was ever started."""
         if self._thread.ident is not None:
             self._thread.join()
 
     def busy_seconds(self) -> float:
-        """How long the runner has been at what it does now, 0 if it does nothing; any thread may call it."""
-        since = self._busy_since
-        return 0.0 if since is None else self._clock() - since
+        """Duration so far of the runner's current call, 0 without one; any thread may call it."""
+        return self._attempts.busy_seconds()
 
-    # --- the lane's own thread
+    # --- on the lane's own thread
 
     def _loop(self) -> None:
-        self._ticket.arrive()
+        self._ticket.activate()
         try:
             self._began()
             while self._wait_for_work():
-                self._turn()
+                self._iterate()
         finally:
-            self._ticket.leave()
-            # Whatever ended the loop, nobody is left waiting, and nobody can come after: all other lanes end as well.
+            self._ticket.deactivate()
+            # Whatever ended the loop, no caller may be left waiting, and no request may arrive later.
             self._lane_group.stop()
             with self._changed:
                 left = self._scheduler.drain(StoppedError("the engine has stopped"), self._clock())
@@ -145,33 +115,33 @@ class Lane:
                 self._ended()
 
     def _wait_for_work(self) -> bool:
-        """Sleep until there is something to do. False when the engine is to stop."""
+        """Sleep until there is work. False if the engine is to stop."""
         with self._changed:
-            if self._called():
+            if self._wakes():
                 return not self._lane_group.stopped
-        self._ticket.leave()
+        self._ticket.deactivate()
         try:
             return self._sleep()
         finally:
-            self._ticket.arrive()
+            self._ticket.activate()
 
     def _sleep(self) -> bool:
         with self._changed:
-            # A pause between two calls is no rest: what is given back would be asked for again at once.
-            called = self._changed.wait_for(self._called, PAUSE_SECONDS)
-        if not called:
+            # Memory given back in a pause between two calls would be taken again at once.
+            woken = self._changed.wait_for(self._wakes, PAUSE_SECONDS)
+        if not woken:
             # Not under the lock: giving back memory takes time, and callers would wait for it.
-            with self._busy():
+            with self._attempts.busy():
                 self._runner.rest()
         with self._changed:
-            self._changed.wait_for(self._called)
+            self._changed.wait_for(self._wakes)
             return not self._lane_group.stopped
 
-    def _called(self) -> bool:
+    def _wakes(self) -> bool:
         return self._lane_group.stopped or not self._scheduler.idle
 
-    def _turn(self) -> None:
-        """Schedule, run, update: what one admission encodes is bounded, so that no step waits long for it."""
+    def _iterate(self) -> None:
+        """Schedule, run, update. One admission encodes a bounded number of tokens, so no step waits long for it."""
         with self._changed:
             removal = self._scheduler.drop_expired(self._clock())
         self._settle(removal)
@@ -184,9 +154,9 @@ class Lane:
         if self._scheduler.rows:
             self._step()
 
-    def _embed(self, asked: Row[Sequence]) -> None:
+    def _embed(self, sequences: Row[Sequence]) -> None:
         def embed(part: range) -> list[Any]:
-            batch = asked[part.start : part.stop]
+            batch = sequences[part.start : part.stop]
             states = self._runner.embed([sequence.source for sequence in batch])
             for sequence, each in zip(batch, states, strict=False):
                 _check_shape(each.shape, (len(sequence.source), self._runner.width))
@@ -195,25 +165,25 @@ class Lane:
 
         found: list[Any]
         try:
-            found = self._attempt("embed", range(len(asked)), embed)
+            found = self._attempts.run("embed", range(len(sequences)), embed)
         except MemoryRefusedError as error:
-            half = len(asked) // 2
+            half = len(sequences) // 2
             if half:
-                self._embed(asked[:half])
-                self._embed(asked[half:])
+                self._embed(sequences[:half])
+                self._embed(sequences[half:])
                 return
             found = [error]
-        for sequence, states in zip(asked, found, strict=True):
+        for sequence, states in zip(sequences, found, strict=True):
             if isinstance(states, Exception):
                 sequence.error = states
             else:
                 sequence.states = states
         with self._changed:
-            self._scheduler.finish_embedded(asked, self._clock())
-        self._deliver(asked)
+            self._scheduler.finish_embedded(sequences, self._clock())
+        self._deliver(sequences)
 
     def _insert(self, first_row: int) -> None:
-        """Encode the rows from `first_row` on, those of like length together."""
+        """Encode the rows from `first_row` on, grouped by length."""
 
         def insert(part: range) -> list[None]:
             batch = self._scheduler.rows[part.start : part.stop]
@@ -227,9 +197,9 @@ class Lane:
             batch = next(batches(self._scheduler.rows[row:]))
             rows = range(row, row + len(batch))
             try:
-                found = self._attempt("insert", rows, insert)
+                found = self._attempts.run("insert", rows, insert)
             except MemoryRefusedError as error:
-                # Those that are not encoded yet become fewer.
+                # Fewer rows remain to be encoded, and the loop tries them.
                 self._shrink(row, error)
                 continue
             errors.update((row, error) for row, error in zip(rows, found, strict=True) if error is not None)
@@ -246,7 +216,7 @@ class Lane:
 
         started = self._clock()
         try:
-            steps = self._attempt("step", range(len(rows)), step)
+            steps = self._attempts.run("step", range(len(rows)), step)
         except MemoryRefusedError as error:
             self._shrink(0, error)
             return
@@ -255,39 +225,6 @@ class Lane:
         with self._changed:
             removal = self._scheduler.update(steps, now)
         self._settle(removal)
-
-    def _attempt(self, run: Run, rows: range, call: Callable[[range], Row[T]]) -> list[T | Exception]:
-        """What `call` gives for `rows` together; if it raises, what it gives, or raises, for each alone.
-
-        Raises MemoryRefusedError where there is not the memory for all of them.
-        """
-        try:
-            with self._ticket.turn(), self._busy():
-                return _whole(call(rows), rows)
-        except MemoryRefusedError as error:
-            self._note_failed(run, len(rows), error)
-            raise
-        except Exception as error:
-            self._note_failed(run, len(rows), error)
-        found: list[T | Exception] = []
-        for row in rows:
-            try:
-                with self._ticket.turn(), self._busy():
-                    found += _whole(call(range(row, row + 1)), range(row, row + 1))
-            except Exception as error:
-                # Whoever gets it reports it.
-                self._observer.failed(run, _cause(error))
-                found.append(error)
-        return found
-
-    @contextmanager
-    def _busy(self) -> Iterator[None]:
-        """The time in which the runner has the thread."""
-        self._busy_since = self._clock()
-        try:
-            yield
-        finally:
-            self._busy_since = None
 
     def _fail_rows(self, errors: Mapping[int, Exception]) -> None:
         with self._changed:
@@ -302,10 +239,11 @@ class Lane:
         self._settle(removal)
 
     def _settle(self, removal: Removal) -> None:
+        """Move and clear the runner's rows as `removal` says, and deliver the sequences that left."""
         if removal is NOTHING:
             return
         try:
-            with self._busy():
+            with self._attempts.busy():
                 for move in removal.moves:
                     self._runner.move_row(move.source, move.target)
                 for row in removal.clear:
@@ -318,13 +256,9 @@ class Lane:
             for sequence in sequences:
                 self._observer.finished(sequence)
         finally:
-            # Even an observer that raises leaves no caller waiting.
+            # Even if an observer raises, no caller may be left waiting.
             for sequence in sequences:
                 sequence.done(sequence)
-
-    def _note_failed(self, run: Run, rows: int, error: Exception) -> None:
-        log.warning("%s of %d failed", run, rows, exc_info=error)
-        self._observer.failed(run, _cause(error))
 
     def _note_encoded(self, sequences: Row[Sequence]) -> None:
         now = self._clock()
@@ -335,18 +269,7 @@ class Lane:
         self._observer.encoded(len(lengths), sum(lengths), padded - sum(lengths))
 
 
-def _whole(found: Row[T], rows: range) -> list[T]:
-    """What a runner gave for `rows`. Raises RuntimeError unless it is one for each: answers would go to others."""
-    if len(found) != len(rows):
-        raise RuntimeError(f"the runner gave {len(found)} results for {len(rows)} rows")
-    return list(found)
-
-
-def _check_shape(found: tuple[int, ...], asked: tuple[int, int]) -> None:
-    """Raise RuntimeError unless states have the shape [source, width]: a vector of others would look like any."""
-    if found != asked:
-        raise RuntimeError(f"the runner gave states of the shape {list(found)}, not {list(asked)}")
-
-
-def _cause(error: Exception) -> Cause:
-    return "memory" if isinstance(error, MemoryRefusedError) else "error"
+def _check_shape(found: tuple[int, ...], expected: tuple[int, int]) -> None:
+    """Raise RuntimeError unless states have the shape [source, width]: pooling would hide the fault."""
+    if found != expected:
+        raise RuntimeError(f"the runner gave states of the shape {list(found)}, not {list(expected)}")

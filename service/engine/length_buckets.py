@@ -1,6 +1,6 @@
-"""Which sources are encoded together: those of like length.
+"""Groups sources of like length to be encoded together.
 
-Padding is not computed but in attention, which takes the more of the time the longer a source is.
+Only attention computes padding, and its part of the time grows with the length of the source.
 """
 
 from collections.abc import Iterator, Sequence
@@ -8,15 +8,15 @@ from itertools import groupby
 
 from dragoman.service.engine.sequence import Sequence as Text
 
-SHORTEST = 64
-"""Sources up to this are alike; below it another run of the encoder costs more than the padding."""
+MIN_WIDTH = 64
+"""Width of the lowest bucket: below it a further run of the encoder costs more than the padding."""
 
 
 def bucket(text: Text) -> int:
-    """The most tokens that `text` is padded to: the power of 2 that holds its source."""
-    return max(SHORTEST, 1 << (len(text.source) - 1).bit_length())
+    """Maximum width to which `text` is padded: the lowest power of 2 that holds its source."""
+    return max(MIN_WIDTH, 1 << (len(text.source) - 1).bit_length())
 
 
 def batches(texts: Sequence[Text]) -> Iterator[list[Text]]:
-    """Neighbours of one bucket, together."""
+    """Split `texts` into runs of neighbours of one bucket."""
     return (list(alike) for _, alike in groupby(texts, bucket))

@@ -1,4 +1,4 @@
-"""What the rows of a batch take, and whether that is within bounds. Pure arithmetic."""
+"""Memory that the rows of a batch take, and its bound. Pure arithmetic."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,23 +6,23 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Side:
-    """One of a runner's two caches: of sources, or of outputs."""
+    """One of a runner's two caches: for sources, or for outputs."""
 
     rungs: tuple[int, ...]
-    """The capacities that it may have."""
+    """Possible capacities, in positions."""
     position_bytes: int
-    """Of one position of one row, in all arrays."""
+    """Bytes of one position of one row, in all arrays."""
     arrays: int
-    """Moved one by one where the capacity changes."""
+    """Number of arrays; they are moved one by one on a change of capacity."""
     slots: int
-    """Most rows."""
+    """Maximum number of rows."""
     page_bytes: int = 1
-    """In which the kernel may give memory where there is more than one page; the first array begins one."""
+    """Granularity of resident memory in caches larger than one page; the first array is aligned to it."""
 
     def held_bytes(self, rows: int, positions: int) -> float:
-        """The most that is resident for `rows` of which the longest needs so many positions, also while it is moved."""
+        """Peak resident bytes of `rows` whose longest needs `positions`, a change of capacity included."""
         needed = next((rung for rung in self.rungs if rung >= positions), self.rungs[-1])
-        # A cache shrinks only where half of it would do.
+        # A cache shrinks only to a capacity of half or less.
         row = max(rung for rung in self.rungs if rung < 2 * needed) * self.position_bytes
         if not self.arrays:
             return 0.0
@@ -36,30 +36,30 @@ class Side:
 
 @dataclass(frozen=True)
 class Costs:
-    """What a runner's rows take in its caches."""
+    """Memory that a runner's rows take in its caches."""
 
     sources: Side
     outputs: Side
 
     def cache_bytes(self, rows: int, source: int, output: int) -> float:
-        """Of `rows` whose longest source and longest output have so many tokens."""
+        """Bytes of `rows` whose longest source and longest output have so many tokens."""
         return self.sources.held_bytes(rows, source) + self.outputs.held_bytes(rows, output)
 
 
 @dataclass(frozen=True)
 class MemoryBudget:
-    """A bound on what the batch of one runner takes."""
+    """Upper bound of the memory of one runner's batch."""
 
     limit: float
-    """Bytes."""
+    """In bytes."""
     costs: Costs
     working: Callable[[], int]
-    """The most bytes that runs have taken so far."""
+    """Returns the peak of the working memory in bytes."""
 
     def needed(self, rows: int, source: int, output: int) -> float:
         """Bytes for `rows` whose longest source and longest output have so many tokens."""
         return self.costs.cache_bytes(rows, source, output) + self.working()
 
     def holds(self, rows: int, source: int, output: int) -> bool:
-        """Whether such a batch is within the bound."""
+        """Whether such a batch is within the limit."""
         return self.needed(rows, source, output) <= self.limit

@@ -1,4 +1,4 @@
-"""The engine without a server: asked for many texts at once, and waited for."""
+"""The engine as a batch job, without a server."""
 
 import threading
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from typing import Self
 
 from dragoman.bundle.rules import DecodingRules
 from dragoman.service.engine.engine import Engine
-from dragoman.service.engine.lane import Cause, Observer, Run
+from dragoman.service.engine.observer import Cause, Observer, Run
 from dragoman.service.engine.runner import Runner
 from dragoman.service.engine.scheduler import BatchLimits
 from dragoman.service.engine.sequence import Sequence
@@ -16,37 +16,37 @@ from dragoman.service.engine.sequence import Sequence
 Source = Row[int]
 
 ENCODE_TOKENS = 512
-"""Most source tokens that are encoded between two steps: the server's default."""
+"""Maximum number of source tokens encoded between two steps: the server's default."""
 
 ADMISSION_STEPS = 3
-"""Steps from one admission to the next: the server's default."""
+"""Steps between two admissions: the server's default."""
 
 NO_LIMIT = 10**9
 
 
 class Silent:
-    """An observer that looks away."""
+    """An observer that ignores all events."""
 
     def encoded(self, rows: int, tokens: int, padding: int) -> None:
-        """Nothing."""
+        """Ignore."""
 
     def stepped(self, rows: int, seconds: float) -> None:
-        """Nothing."""
+        """Ignore."""
 
     def failed(self, run: Run, cause: Cause) -> None:
-        """Nothing."""
+        """Ignore."""
 
     def wasted(self, tokens: int) -> None:
-        """Nothing."""
+        """Ignore."""
 
     def finished(self, sequence: Sequence) -> None:
-        """Nothing."""
+        """Ignore."""
 
 
 class Offline:
-    """Runs sources through an engine of one lane a runner, each of `rows` rows.
+    """Runs sources through an engine with one lane per runner, each of `rows` rows.
 
-    Several engines may use the same runners, one after another.
+    Engines may use the same runners one after another.
     """
 
     def __init__(
@@ -58,21 +58,21 @@ class Offline:
         scored: bool = True,
         observer: Observer | None = None,
     ) -> None:
-        """Log-probabilities are made only if `scored`."""
+        """Log-probabilities are computed only if `scored`."""
         limits = BatchLimits(rows, NO_LIMIT, ENCODE_TOKENS, NO_LIMIT, NO_LIMIT, ADMISSION_STEPS)
         self._rules = rules
         self._scored = scored
-        told = observer or Silent()
-        self._engine = Engine(runners, limits, rules.end_ids, told, forced_end_id=rules.forced_end_id)
+        observer = observer or Silent()
+        self._engine = Engine(runners, limits, rules.end_ids, observer, forced_end_id=rules.forced_end_id)
         self._engine.start()
 
     def run(
         self, sources: Row[Source], limits: Row[int] | None = None, prompts: Row[Row[int]] | None = None
     ) -> list[Sequence]:
-        """Decode all of `sources`, at most `limits` tokens each, and return them in their order.
+        """Decode all of `sources`, to at most `limits` tokens each, and return their sequences in order.
 
-        Without `limits`, those of the decoding rules hold; without `prompts`, each begins with the start token alone.
-        Raises what made a sequence fail.
+        `limits` default to those of the decoding rules, and `prompts` to the start token. Raises the first error of a
+        sequence.
         """
         finished = threading.Semaphore(0)
         sequences = self.submit(sources, limits, lambda _sequence: finished.release(), prompts)
@@ -90,22 +90,24 @@ class Offline:
         done: Callable[[Sequence], None],
         prompts: Row[Row[int]] | None = None,
     ) -> list[Sequence]:
-        """The same without waiting; `done` is called on the engine's thread with each that has finished."""
-        most = [self._rules.output_limit(len(source)) for source in sources] if limits is None else limits
-        begun = [(self._rules.start_id,)] * len(sources) if prompts is None else prompts
+        """Start the same without waiting; `done` is called on a lane's thread with each finished sequence."""
+        if limits is None:
+            limits = [self._rules.output_limit(len(source)) for source in sources]
+        if prompts is None:
+            prompts = [(self._rules.start_id,)] * len(sources)
         sequences = [
             Sequence(tuple(source), tuple(prompt), limit, done, scored=self._scored)
-            for source, prompt, limit in zip(sources, begun, most, strict=True)
+            for source, prompt, limit in zip(sources, prompts, limits, strict=True)
         ]
         self._engine.submit(sequences)
         return sequences
 
     def close(self) -> None:
-        """End the engine's thread; the runners are free again."""
+        """End the engine's threads, and free the runners."""
         self._engine.stop()
 
     def __enter__(self) -> Self:
-        """The engine itself."""
+        """Return the engine itself."""
         return self
 
     def __exit__(

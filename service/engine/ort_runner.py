@@ -1,8 +1,8 @@
 """The runner over ONNX Runtime: owns sessions, buffers and bindings.
 
-A step copies nothing: every input and output is bound by pointer to the first rows of a buffer, and the caches are
-input and output at once, so that `TensorScatter` updates them in place. Bindings are made anew only when the number
-of rows or a capacity changes.
+A step copies nothing. Every input and output is bound by pointer to the first rows of a buffer, and each cache is both
+input and output, so that `TensorScatter` updates it in place. Bindings change only with the number of rows or a
+capacity.
 """
 
 import copy
@@ -32,7 +32,7 @@ from dragoman.bundle.manifest import WEIGHTS_FILE, Bundle
 from dragoman.bundle.runtime import onnxruntime
 from dragoman.service.engine.cache import SlotCache
 from dragoman.service.engine.memory_budget import Costs
-from dragoman.service.engine.providers import Asked, CudaOptions, asked_of_runtime, really_used
+from dragoman.service.engine.providers import CudaOptions, Providers, provider_in_use, session_providers
 from dragoman.service.engine.runner import Memory, MemoryRefusedError, RowInput
 from dragoman.service.engine.step import Step
 from dragoman.service.engine.working_memory import WorkingMemory
@@ -40,21 +40,20 @@ from dragoman.service.engine.working_memory import WorkingMemory
 log = logging.getLogger(__name__)
 
 FATAL_ONLY = 4
-"""ONNX Runtime's log level: what goes wrong raises, and is reported once, by whoever catches it."""
-
+"""ONNX Runtime's log level: errors raise, and are logged once, where they are caught."""
 
 REFUSALS = ("failed to allocate memory", "bad allocation", "bad_alloc", "out of memory")
-"""How ONNX Runtime says, in lower case, that it was refused memory; the class of its errors does not tell."""
+"""Lower-case texts of ONNX Runtime's errors when memory ran out; their class does not show it."""
 
 DEFAULT_CUDA = CudaOptions()
 
 UNBOUND = slice(0, 0)
-"""The rows that are bound where none are."""
+"""The bound rows if there is no binding."""
 
 
 @contextmanager
-def _refusals_told() -> Iterator[None]:
-    """Raise MemoryRefusedError in place of whatever says the same."""
+def _refusals_raised() -> Iterator[None]:
+    """Raise MemoryRefusedError in place of errors that mean the same."""
     try:
         yield
     except Exception as error:
@@ -65,7 +64,7 @@ def _refusals_told() -> Iterator[None]:
 
 
 class OrtRunner:
-    """Runs a bundle's two graphs; of one without a decoder, nothing but `embed` may be asked. See `Runner`."""
+    """Runs a bundle's two graphs; without a decoder, only `embed` works. Methods without more are as in `Runner`."""
 
     def __init__(
         self,
@@ -76,30 +75,30 @@ class OrtRunner:
         max_rows: int,
         cuda: CudaOptions = DEFAULT_CUDA,
     ) -> None:
-        """Load the graphs for `max_rows` rows at most, on `threads` cores.
+        """Load the graphs for at most `max_rows` rows, on `threads` cores.
 
-        `provider` is "cpu", "cuda", or "auto": cuda where it works, else cpu. Raises ProviderError where cuda is asked
-        for and cannot be had; the runtime itself would fall back without a word.
+        `provider` is "cpu", "cuda", or "auto": cuda if available, else cpu. Raises ProviderError if "cuda" is
+        unavailable; the runtime itself would silently fall back.
         """
         self._manifest = manifest = bundle.manifest
         self._working = WorkingMemory()
         self._max_rows = max_rows
         size = manifest.dimensions
         self._pad_id = manifest.decoding.pad_id
-        asked = asked_of_runtime(provider, cuda)
+        providers = session_providers(provider, cuda)
         _make_arena()
-        self._encoder = _open_session(bundle, ENCODER_FILE, threads, asked)
+        self._encoder = _open_session(bundle, ENCODER_FILE, threads, providers)
         self._decoder: Any = None
         if manifest.translates:
-            self._decoder = _open_session(bundle, DECODER_FILE, threads, asked)
-        self.provider = really_used([each for each in (self._encoder, self._decoder) if each], provider)
+            self._decoder = _open_session(bundle, DECODER_FILE, threads, providers)
+        self.provider = provider_in_use([each for each in (self._encoder, self._decoder) if each], provider)
         self._encoder_outputs = [spec.name for spec in encoder_spec(size, manifest.precision).outputs]
         self._decoder_spec = decoder_spec(size, manifest.precision, logits=False)
         self._weights_bytes = bundle.path(WEIGHTS_FILE).stat().st_size
         self._make_slots()
 
     def another(self) -> "OrtRunner":
-        """A runner for another thread: sessions and working memory are shared, slots and bindings are its own."""
+        """Return a runner for another thread, sharing sessions and working memory but not slots or bindings."""
         runner = copy.copy(self)
         runner._make_slots()
         return runner
@@ -125,7 +124,7 @@ class OrtRunner:
         """See `Runner`."""
         return self._manifest.dimensions.d_model
 
-    @_refusals_told()
+    @_refusals_raised()
     def embed(self, sources: Sequence[Sequence[int]]) -> list[NDArray[np.float32]]:
         """See `Runner`."""
         hidden = self._encode(sources, ["hidden"])[0].numpy()
@@ -133,7 +132,7 @@ class OrtRunner:
         self._working.refresh(self._shrink_arena)
         return states
 
-    @_refusals_told()
+    @_refusals_raised()
     def insert(self, sources: Sequence[Sequence[int]], first_row: int) -> None:
         """See `Runner`."""
         names = self._encoder_outputs[1:]
@@ -147,7 +146,7 @@ class OrtRunner:
         for name, values in zip(names, encoded, strict=True):
             held[name][rows, :, :width] = values.numpy()
 
-    @_refusals_told()
+    @_refusals_raised()
     def step(self, rows: Sequence[RowInput], only: int | None = None, scored: bool = True) -> list[Step]:
         """See `Runner`."""
         part = slice(0, len(rows)) if only is None else slice(only, only + 1)
@@ -214,7 +213,7 @@ class OrtRunner:
         return self._working.most_bytes
 
     def _encode(self, sources: Sequence[Sequence[int]], outputs: list[str]) -> list[Any]:
-        """What the encoder gives, each with a method `numpy`."""
+        """Encode `sources`, and return the named outputs as OrtValues [rows, padded width, ...]."""
         lengths = np.array([len(source) for source in sources])
         rows, width = len(sources), padded_width(int(lengths.max()))
         ids = np.full((rows, width), self._pad_id)
@@ -222,12 +221,12 @@ class OrtRunner:
             ids[row, : len(source)] = source
         inputs = {name: _on_cpu(array) for name, array in (("input_ids", ids), ("source_lengths", lengths))}
         with self._working.run(ENCODER_FILE, (rows * width, rows * width * width)):
-            # Not as arrays: all of them would be copied at once.
+            # Not `run`: it would copy all outputs into arrays at once.
             found: list[Any] = self._encoder.run_with_ort_values(outputs, inputs)
         return found
 
     def _shrink_arena(self) -> None:
-        """Give the allocator what no run uses of the runtime's arena: that is done at the end of a run, so make one."""
+        """Return the unused part of the runtime's arena to the allocator, which only the end of a run does."""
         pad = np.full((1, padded_width(1)), self._pad_id)
         inputs = {"input_ids": _on_cpu(pad), "source_lengths": _on_cpu(np.ones(1, np.int64))}
         options = onnxruntime.RunOptions()
@@ -235,8 +234,8 @@ class OrtRunner:
         try:
             self._encoder.run_with_ort_values(["hidden"], inputs, options)
         except Exception:
-            # Nobody's answer depends on it.
-            log.warning("the working memory could not be given back", exc_info=True)
+            # No answer depends on it.
+            log.warning("could not give back working memory", exc_info=True)
 
     def _bind(self, part: slice) -> None:
         """Bind every input and output to the rows `part` of its buffer."""
@@ -245,7 +244,7 @@ class OrtRunner:
         self._binding.clear_binding_inputs()
         self._binding.clear_binding_outputs()
         for bind, name, buffer, tail, pointer, stride in self._places:
-            # A pointer keeps nothing alive: the buffers are held by self, and replaced only where bound anew.
+            # A pointer keeps no buffer alive: self holds them, and unbinds before it replaces them.
             shape = buffer.shape if tail is None else (rows, *tail)
             bind(name, "cpu", 0, buffer.dtype, shape, pointer + part.start * stride)
         self._bound = part
@@ -264,27 +263,27 @@ class OrtRunner:
         ]
 
     def _unbind(self) -> None:
-        """After a change of the caches: nothing is bound any more, and everything lies elsewhere."""
+        """Discard the binding and all pointers after a change of the caches."""
         self._bound = UNBOUND
         self._places = []
 
 
 class Place(NamedTuple):
-    """Where an input or output of a step lies, whatever the rows: looked up once, since they change often."""
+    """Location of an input or output of a step, for any rows: kept because the rows change often."""
 
     bind: Callable[..., None]
-    """Of the binding."""
+    """`bind_input` or `bind_output` of the binding."""
     name: str
     buffer: NDArray[Any]
     tail: tuple[int, ...] | None
-    """The shape of one row; None where there are no rows."""
+    """Shape of one row; None for a scalar."""
     pointer: int
     stride: int
-    """From one row to the next, in bytes."""
+    """Bytes from one row to the next."""
 
     @classmethod
     def of(cls, bind: Callable[..., None], spec: TensorSpec, buffer: NDArray[Any]) -> "Place":
-        """The place of `buffer`, which is bound as `spec`."""
+        """Locate `buffer`, which is bound as `spec`."""
         if not spec.axes:
             return cls(bind, spec.name, buffer, None, buffer.ctypes.data, 0)
         return cls(bind, spec.name, buffer, buffer.shape[1:], buffer.ctypes.data, buffer.strides[0])
@@ -306,11 +305,11 @@ def _small_buffers(rows: int) -> dict[str, NDArray[Any]]:
 
 
 def _make_arena() -> None:
-    """Let the sessions that are opened next, until this is said again, share one arena of working memory.
+    """Make one arena of working memory for the sessions opened until the next call.
 
-    Were each graph to have an arena of its own, both would hold what their largest run took. Without any, glibc would
-    be asked for aligned pieces, which it scatters: for 20 sources of the OPUS shape it then held 94 MiB, of which 28
-    were ever used at once; one arena holds 40.
+    With an arena for each graph, both would keep the memory of their largest run. Without any, glibc scatters aligned
+    blocks: for 20 sources of the OPUS shape it then held 94 MiB, of which at most 28 were in use at once; one arena
+    holds 40.
     """
     kind = onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR
     place = onnxruntime.OrtMemoryInfo("Cpu", kind, 0, onnxruntime.OrtMemType.DEFAULT)
@@ -323,17 +322,17 @@ def _make_arena() -> None:
     onnxruntime.create_and_register_allocator(place, onnxruntime.OrtArenaCfg(defaults))
 
 
-def _open_session(bundle: Bundle, name: str, threads: int, asked: Asked) -> onnxruntime.InferenceSession:
-    """Open one graph on the providers that are `asked` for, as far as they can be had."""
+def _open_session(bundle: Bundle, name: str, threads: int, providers: Providers) -> onnxruntime.InferenceSession:
+    """Open one graph on the first of `providers` that is available."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = FATAL_ONLY
-    # Shapes differ from call to call; a plan of memory for each of them would only grow.
+    # Shapes differ from call to call, and a memory plan for each of them would only grow.
     options.enable_mem_pattern = False
-    # Weights do not lie in the arena, so that it can be made small again.
+    # Weights stay out of the arena, so that it can shrink.
     options.add_session_config_entry("session.use_env_allocators", "1")
     options.add_session_config_entry("session.use_device_allocator_for_initializers", "1")
-    # Threads spin while a step runs, where it pays, and sleep as soon as it has ended.
+    # Threads spin only while a step runs, where it pays.
     options.add_session_config_entry("session.force_spinning_stop", "1")
-    return onnxruntime.InferenceSession(bundle.path(name), options, providers=asked)
+    return onnxruntime.InferenceSession(bundle.path(name), options, providers=providers)

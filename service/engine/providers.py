@@ -1,7 +1,7 @@
-"""Where ONNX Runtime computes: what is asked of it, what it then does, and why not the one that was wanted.
+"""ONNX Runtime's execution providers: which are requested, which run, and why CUDA is unavailable.
 
-The runtime falls back to the CPU where CUDA cannot be had, and says so in its log alone. It is imported where it is
-needed, so that settings and errors are there without one.
+The runtime falls back to the CPU if CUDA is unavailable, and only its log says so. It is imported inside functions, so
+that settings and errors work without it.
 """
 
 import contextlib
@@ -20,13 +20,14 @@ log = logging.getLogger(__name__)
 DRIVER = "libcuda.so.1"
 
 CUDA_LIBRARIES = ("libonnxruntime_providers_shared.so", "libonnxruntime_providers_cuda.so")
-"""The runtime's own, in this order: the second needs the first."""
+"""The runtime's own libraries, in loading order: the second needs the first."""
 
-Asked = list[tuple[str, dict[str, str]]]
+Providers = list[tuple[str, dict[str, str]]]
+"""Names and options, in order of preference."""
 
 
 class ProviderError(ValueError):
-    """The execution provider that was asked for is not to be had."""
+    """The requested execution provider is unavailable."""
 
 
 @dataclass(frozen=True)
@@ -35,16 +36,16 @@ class CudaOptions:
 
     device: int = 0
     memory_limit_bytes: int = 0
-    """Most that its arena may take; 0 leaves it all there is."""
+    """Maximum size of its arena; 0 sets no limit."""
     arena_doubles: bool = False
-    """Whether the arena grows by powers of two, and else by what is asked for."""
+    """Whether the arena grows to the next power of two, or else by the requested size."""
     cudnn_search: str = "heuristic"
-    """How cuDNN chooses a convolution's algorithm: heuristic, exhaustive or default."""
+    """cuDNN's search for a convolution's algorithm: heuristic, exhaustive or default."""
     graphs: bool = False
-    """Whether what a run launches is recorded and replayed."""
+    """Whether the kernel launches of a run are recorded and replayed."""
 
     def for_runtime(self) -> dict[str, str]:
-        """The same in the runtime's words."""
+        """Return the options under the runtime's names."""
         options = {
             "device_id": str(self.device),
             "arena_extend_strategy": "kNextPowerOfTwo" if self.arena_doubles else "kSameAsRequested",
@@ -56,9 +57,12 @@ class CudaOptions:
         return options
 
 
-def asked_of_runtime(provider: str, cuda: CudaOptions) -> Asked:
-    """The providers of a session, the wanted one first. Raises ProviderError where `provider` is not to be had."""
-    on_cpu: Asked = [(PROVIDERS["cpu"], {})]
+def session_providers(provider: str, cuda: CudaOptions) -> Providers:
+    """Return the providers of a session, in order of preference.
+
+    `provider` is "cpu", "cuda", or "auto": cuda if available, else cpu. Raises ProviderError if it is unavailable.
+    """
+    on_cpu: Providers = [(PROVIDERS["cpu"], {})]
     if provider == "cpu":
         return on_cpu
     fault = cuda_fault()
@@ -67,14 +71,14 @@ def asked_of_runtime(provider: str, cuda: CudaOptions) -> Asked:
     if provider == "cuda":
         raise ProviderError(f"provider cuda cannot run here: {fault}")
     if _has_cuda():
-        log.warning("the CPU computes, for CUDA cannot: %s", fault)
+        log.warning("CUDA is unavailable, falling back to CPU: %s", fault)
     return on_cpu
 
 
-def really_used(sessions: Sequence[Any], provider: str) -> str:
-    """The provider that runs all of `sessions`: the CPU where it runs but one of them.
+def provider_in_use(sessions: Sequence[Any], provider: str) -> str:
+    """Return the provider that runs all of `sessions`; the CPU if it runs any of them.
 
-    Raises ProviderError where `provider` is cuda, and that does not run all.
+    Raises ProviderError if `provider` is cuda and does not run all of them.
     """
     used = {str(session.get_providers()[0]) for session in sessions}
     if used == {PROVIDERS["cuda"]}:
@@ -86,12 +90,12 @@ def really_used(sessions: Sequence[Any], provider: str) -> str:
 
 
 def cuda_fault() -> str | None:
-    """Why CUDA cannot run here, as far as the loader knows; None where it finds all that is needed."""
+    """Return why CUDA cannot run here, as far as the loader knows; None if it finds all libraries."""
     from dragoman.bundle.runtime import onnxruntime
 
     if not _has_cuda():
         available = onnxruntime.get_available_providers()
-        return f"this ONNX Runtime has {', '.join(available)} alone; install dragoman[gpu] in place of dragoman[cpu]"
+        return f"this ONNX Runtime has only {', '.join(available)}; install dragoman[gpu] in place of dragoman[cpu]"
     _preload()
     here = Path(onnxruntime.__file__).parent / "capi"
     faults = [_loading_fault(name) for name in (DRIVER, *(str(here / each) for each in CUDA_LIBRARIES))]
@@ -114,9 +118,9 @@ def _loading_fault(name: str) -> str | None:
 
 
 def _preload() -> None:
-    """Load CUDA's libraries out of NVIDIA's own wheels, where the runtime would not look for them."""
+    """Load CUDA's libraries from NVIDIA's wheels, where the runtime itself does not search."""
     from dragoman.bundle.runtime import onnxruntime
 
-    # What is missing is printed there; whoever asked for it is told by `cuda_fault`.
+    # It prints missing libraries; `cuda_fault` reports them instead.
     with contextlib.redirect_stdout(io.StringIO()):
         onnxruntime.preload_dlls()

@@ -1,4 +1,4 @@
-"""When an output is held to be a loop."""
+"""Detection of outputs that have become a loop."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,15 +6,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Repetition:
-    """A pattern of 1 to `tokens` tokens, said `times` times in a row at the end of an output."""
+    """A pattern of 1 to `tokens` tokens, repeated `times` times at the end of an output."""
 
     tokens: int
     times: int
 
     def ends(self, output: Sequence[int]) -> bool:
-        """Whether `output`, which holds at least one token, ends so."""
+        """Whether `output`, of at least one token, ends with such a repetition."""
         last = output[-1]
-        # Asked of every row at every step: nearly always it ends here.
+        # Runs for every row at every step, and nearly always ends here.
         if last not in output[-1 - self.tokens : -1]:
             return False
         for size in range(1, min(self.tokens, len(output) // self.times) + 1):

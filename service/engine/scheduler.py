@@ -1,7 +1,7 @@
-"""Which sequences run next. Pure bookkeeping: no arrays, no runtime, no clock of its own.
+"""Decides which sequences run next. Pure bookkeeping: no arrays, no runtime, no clock of its own.
 
-Rows of the running batch are a prefix 0..n-1 of the cache's slots. A row that leaves is replaced by the
-last one, so that the batch stays a prefix; `update` says which rows moved.
+Rows of the running batch are a prefix 0..n-1 of the cache's slots. The last row replaces one that leaves, so that the
+batch stays a prefix; a Removal lists the moves.
 """
 
 import math
@@ -17,30 +17,30 @@ from dragoman.service.engine.sequence import Finish, Sequence
 from dragoman.service.engine.step import Step
 
 RELIEF_SECONDS = 10.0
-"""How long after memory was refused the running batch is kept small, before it may double."""
+"""Time after memory ran out before the size of the batch may double again."""
 
 
 @dataclass(frozen=True)
 class BatchLimits:
-    """How much may run and wait at once."""
+    """Bounds of the running batch and of the queue."""
 
     rows: int
-    """Most sequences in the running batch."""
+    """Maximum number of sequences in the running batch."""
     tokens: int
-    """Most tokens (source and longest output) that the running batch may come to occupy."""
+    """Maximum sum of the costs of the running batch, in tokens of source and longest output."""
     encode_tokens: int
-    """Most source tokens that are encoded between two steps, so that running rows never wait long."""
+    """Maximum number of source tokens encoded between two steps: running rows wait for them."""
     queue_sequences: int
     queue_tokens: int
     admission_steps: int = 0
-    """Steps from one admission to the next while rows run, so that several sources are encoded together."""
+    """Steps between two admissions while rows run, so that new arrivals are encoded together."""
     repetition: Repetition | None = None
-    """Where an output is stopped before its limit; None lets every loop run."""
+    """Loops that stop an output before its limit; None stops none."""
 
 
 @dataclass(frozen=True)
 class Move:
-    """The contents of row `source` take the place of row `target`."""
+    """Copy of row `source` over row `target`."""
 
     source: int
     target: int
@@ -48,19 +48,19 @@ class Move:
 
 @dataclass(frozen=True)
 class Removal:
-    """Sequences that left, and what the runner must do about their rows."""
+    """Sequences that left, and the changes of the runner's rows that follow."""
 
     gone: tuple[Sequence, ...]
     moves: tuple[Move, ...]
-    """Rows that take the place of others; to be carried out in order."""
+    """To be carried out in order."""
     clear: tuple[int, ...]
-    """Rows, now free, whose cells may hold NaN or infinity; to be zeroed after the moves."""
+    """Free rows to be zeroed after the moves: their cells may hold NaN or infinity."""
     wasted_tokens: int = 0
-    """Of the output of sequences that went back to the queue, which is made anew."""
+    """Output tokens of sequences that returned to the queue; they are decoded again."""
 
 
 NOTHING = Removal((), (), ())
-"""Nobody leaves."""
+"""No sequence left."""
 
 
 @dataclass(frozen=True)
@@ -68,12 +68,12 @@ class Admission:
     """Sequences that leave the queue to be encoded."""
 
     embed: tuple[Sequence, ...]
-    """For their states alone."""
+    """Encoded for their states alone."""
     insert: tuple[Sequence, ...]
-    """To be decoded, in rows `first_row` and on."""
+    """Decoded in the rows from `first_row` on."""
     first_row: int
     gone: tuple[Sequence, ...] = ()
-    """Those that are not, since they would hardly be in time."""
+    """Refused at the head: they would probably miss their deadlines."""
 
 
 class Scheduler:
@@ -83,21 +83,23 @@ class Scheduler:
     """
 
     def __init__(self, limits: BatchLimits, end_ids: Row[int], queue: Queue, forced_end_id: int | None = None) -> None:
-        """Any of `end_ids` ends an output; `forced_end_id` is what one ends with that would else reach its limit."""
+        """Any of `end_ids` ends an output; `forced_end_id` replaces the last token of one that reaches its limit."""
         self._limits = limits
         self._queue = queue
         self._end_ids = frozenset(end_ids)
         self._forced_end_id = forced_end_id
         self.budget: MemoryBudget | None = None
-        """What bounds the memory of the rows, if anything does."""
+        """Bound of the rows' memory, if any."""
         self._rows: list[Sequence] = []
         self._embedding: list[Sequence] = []
         self._occupied = 0
-        """Tokens that the rows could come to occupy when sequences were last admitted."""
-        self._most_rows = limits.rows
+        """Sum of the rows' costs after the latest admission, less rows that left while no sequence waited."""
+        self._max_rows = limits.rows
+        """Lower than the limit for a while after memory ran out."""
         self._relief = math.inf
+        """Time of the next growth of `_max_rows`."""
         self._steps = limits.admission_steps
-        """Since sequences were last admitted."""
+        """Steps since the latest admission."""
 
     @property
     def rows(self) -> Row[Sequence]:
@@ -106,14 +108,14 @@ class Scheduler:
 
     @property
     def idle(self) -> bool:
-        """Whether there is nothing to do."""
+        """Whether no sequence waits or runs."""
         return not self._queue and not self._rows
 
     def drop_expired(self, now: float) -> Removal:
-        """Take out, of the queue and of the rows, every sequence that nobody waits for any more."""
+        """Remove every sequence that was cancelled or whose deadline has passed, waiting or running."""
         gone = self._queue.drop_expired(now)
         for sequence in self._rows:
-            reason = sequence.dead(now)
+            reason = sequence.expired_reason(now)
             if reason is not None:
                 self._queue.note_expired(sequence, reason)
                 sequence.end(reason, now)
@@ -121,11 +123,11 @@ class Scheduler:
         return replace(removal, gone=(*gone, *removal.gone)) if gone else removal
 
     def admit(self, now: float, share: int) -> Admission:
-        """Take from the head of the queue what fits beside the running rows, in the order of arrival.
+        """Take the sequences from the head of the queue that fit beside the running rows, in order of arrival.
 
-        With them it is at most `share` sequences. It is given by length, so that neighbours can be encoded together.
-        Nobody is taken so soon after others that those who come next had better be encoded with them.
-        Whoever would hardly be in time any more makes way for those behind (`Queue.refuse_late`).
+        At most `share` sequences run then. The admitted ones are returned sorted by bucket of length. After an
+        admission, wait `admission_steps` steps so that new arrivals are encoded together. Heads that would probably
+        miss their deadlines are refused (`Queue.refuse_late`).
         """
         self._relieve(now)
         embed: list[Sequence] = []
@@ -152,21 +154,21 @@ class Scheduler:
             else:
                 embed.append(head)
         if embed or insert:
-            # What only fills rows that were free says nothing of how fast rows become free.
+            # Only freed tokens count: filling free rows says nothing about how fast rows become free.
             drained = self._occupied - before + sum(each.cost for each in embed)
             self._occupied = occupied
-            self._queue.pace.drained(drained, len(self._queue) > 0, now)
+            self._queue.pace.drained(drained, occupied, len(self._queue) > 0, now)
         for admitted in (embed, insert):
             admitted.sort(key=bucket)
         self._rows += insert
         self._embedding = embed
         if (embed or insert) and encoded <= self._limits.encode_tokens:
-            # Where more waits than may be encoded at once, waiting for more would gain nothing.
+            # If more sequences wait than may be encoded at once, waiting for more gains nothing.
             self._steps = 0
         return Admission(tuple(embed), tuple(insert), first_row, tuple(gone))
 
     def update(self, steps: Row[Step | Exception], now: float) -> Removal:
-        """Give each row its new token, and take out the rows that are finished by it or have an error instead."""
+        """Give each row its new token or its error, and remove the rows that end by it."""
         self._steps += 1
         for sequence, step in zip(self._rows, steps, strict=True):
             if isinstance(step, Exception):
@@ -179,47 +181,48 @@ class Scheduler:
             prompting = sequence.prompting
             sequence.position += 1
             if not prompting:
-                self._take(sequence, step, now)
+                self._append(sequence, step, now)
         return self._remove_finished()
 
     def fail_rows(self, errors: Mapping[int, Exception], now: float) -> Removal:
-        """Take out the rows that have an error."""
+        """Remove the rows that have an error."""
         for row, error in errors.items():
             self._rows[row].end(Finish.FAILED, now, error)
         return self._remove_finished()
 
     def shrink(self, first_row: int, error: Exception, now: float) -> Removal:
-        """Make the batch smaller, because a run of the rows from `first_row` on was refused memory.
+        """Make the batch smaller after memory ran out for a run of the rows from `first_row` on.
 
-        The half of them that was admitted last goes back to the head of the queue, to be run anew; for a while no more
-        rows run than now are left. A row that was alone cannot be helped, and fails with `error`.
+        The half of them admitted last returns to the head of the queue, to run again. For a while no more rows run
+        than now remain. If only one row runs, it fails with `error`.
         """
         if len(self._rows) == 1:
             return self.fail_rows({0: error}, now)
         held = sorted(self._rows[first_row:], key=lambda sequence: sequence.times.admitted)
         back = held[len(held) // 2 :]
         wasted = sum(len(sequence.tokens) for sequence in back)
-        removal = self._take_out(back.__contains__, clear=True)
+        removal = self._remove(back.__contains__, clear=True)
         for sequence in back:
             self._occupied -= sequence.cost
             sequence.restart()
         self._queue.put_back(sorted(back, key=lambda sequence: sequence.times.submitted))
-        self._most_rows = max(1, len(self._rows))
+        self._max_rows = max(1, len(self._rows))
         self._relief = now + RELIEF_SECONDS
         return replace(removal, gone=(), wasted_tokens=wasted)
 
     def finish_embedded(self, embedded: Row[Sequence], now: float) -> None:
-        """Finish sequences that were encoded for their states, or have an error instead."""
+        """Finish embeddings, which have either states or an error."""
         for sequence in embedded:
             sequence.end(Finish.FAILED if sequence.error else Finish.END, now, sequence.error)
 
     def drain(self, error: Exception, now: float) -> tuple[Sequence, ...]:
-        """Take out everything, waiting or running, because the engine stops; whoever still waits gets `error`."""
+        """Remove all sequences because the engine stops; those not expired fail with `error`."""
         embedding = [sequence for sequence in self._embedding if sequence.finish is None]
         everything = (*self._queue.drain(), *embedding, *self._rows)
         self._rows.clear()
+        self._occupied = 0
         for sequence in everything:
-            reason = sequence.dead(now)
+            reason = sequence.expired_reason(now)
             if reason is None:
                 sequence.end(Finish.FAILED, now, error)
             else:
@@ -227,11 +230,11 @@ class Scheduler:
         return everything
 
     def _fits(self, head: Sequence, beside: Row[Sequence], occupied: int) -> bool:
-        """Whether `head` can run `beside` others, which may come to occupy so many tokens."""
+        """Whether `head` can run `beside` others, whose costs are `occupied`."""
         if not beside:
-            # A sequence larger than every budget still runs, alone.
+            # Alone, a sequence larger than every limit still runs.
             return True
-        if len(beside) >= self._most_rows or occupied + head.cost > self._limits.tokens:
+        if len(beside) >= self._max_rows or occupied + head.cost > self._limits.tokens:
             return False
         if self.budget is None:
             return True
@@ -239,8 +242,8 @@ class Scheduler:
         source = max(len(sequence.source) for sequence in together)
         return self.budget.holds(len(together), source, max(sequence.positions for sequence in together))
 
-    def _take(self, sequence: Sequence, step: Step, now: float) -> None:
-        """Add a token to an output, and end the output if it is its last."""
+    def _append(self, sequence: Sequence, step: Step, now: float) -> None:
+        """Append a token to an output, and end the output if it is its last."""
         tokens, repetition = sequence.tokens, self._limits.repetition
         if not tokens:
             sequence.times = replace(sequence.times, first_token=now)
@@ -258,29 +261,33 @@ class Scheduler:
         elif repetition is not None and repetition.ends(tokens):
             sequence.end(Finish.REPETITION, now)
         if sequence.finish is not None:
-            self._queue.pace.decoded(len(sequence.source), now - sequence.times.admitted)
+            self._queue.pace.decoded(len(sequence.source), now - sequence.times.admitted, now)
             if sequence.promised:
                 self._queue.pace.promise(kept=True)
 
     def _relieve(self, now: float) -> None:
-        """Let the batch grow again where memory has not been refused for a while."""
+        """Let the batch grow again if memory has not run out for a while."""
         if now < self._relief:
             return
-        self._most_rows = min(2 * self._most_rows, self._limits.rows)
-        self._relief = now + RELIEF_SECONDS if self._most_rows < self._limits.rows else math.inf
+        self._max_rows = min(2 * self._max_rows, self._limits.rows)
+        self._relief = now + RELIEF_SECONDS if self._max_rows < self._limits.rows else math.inf
 
     def _remove_finished(self) -> Removal:
         finishes = {sequence.finish for sequence in self._rows} - {None}
         if not finishes:
             return NOTHING
         failed = Finish.FAILED in finishes
-        return self._take_out(lambda sequence: sequence.finish is not None, clear=failed)
+        removal = self._remove(lambda sequence: sequence.finish is not None, clear=failed)
+        if not self._queue:
+            # No evidence of how fast a waiting sequence gets its place.
+            self._occupied -= sum(sequence.cost for sequence in removal.gone)
+        return removal
 
-    def _take_out(self, leaves: Callable[[Sequence], bool], clear: bool) -> Removal:
+    def _remove(self, leaves: Callable[[Sequence], bool], clear: bool) -> Removal:
         before = len(self._rows)
         gone: list[Sequence] = []
         moves: list[Move] = []
-        # From the last to the first, so that the row which fills a gap is always one that stays.
+        # From last to first, so that the row that fills a gap is always one that stays.
         for row in reversed(range(before)):
             sequence = self._rows[row]
             if not leaves(sequence):

@@ -7,44 +7,36 @@ from typing import Any
 
 
 class Finish(Enum):
-    """How a sequence ended."""
+    """Reason for which a sequence ended."""
 
     END = "end"
-    """The model chose an end token, or the states of an embedding are there."""
+    """The model chose an end token, or the states of an embedding are complete."""
     LENGTH = "length"
-    """The limit of output tokens was reached."""
+    """The output reached its limit of tokens."""
     REPETITION = "repetition"
     """The output had become a loop."""
     CANCELLED = "cancelled"
-    """The caller went away."""
+    """The caller cancelled."""
     DEADLINE = "deadline"
-    """The caller's deadline passed, or would have passed: then `error` is a TooSlowError."""
+    """The deadline passed, or would have: then `error` is a DeadlineUnreachableError."""
     FAILED = "failed"
-    """The step raised, or the model gave a log-probability that is not finite."""
+    """The runner raised, or the model gave a log-probability that is not finite."""
 
 
 class QueueFullError(Exception):
-    """The queue cannot take a request; it may fit later."""
+    """The queue has no room for a request now."""
 
     def __init__(self, queued: int, limit: int, unit: str) -> None:
         super().__init__(f"the queue holds {queued} of {limit} {unit}")
 
 
-class TooSlowError(Exception):
-    """What waits already would make a request late."""
-
-    def __init__(self, late_seconds: float) -> None:
-        super().__init__(f"what waits would make it about {late_seconds:.1f} s late")
-        self.late_seconds = late_seconds
-
-
 class StoppedError(Exception):
-    """The engine takes no more work."""
+    """The engine has stopped and takes no more work."""
 
 
 @dataclass(frozen=True)
 class Times:
-    """When a sequence reached each stage, by the engine's clock, in seconds; 0 where it did not."""
+    """When a sequence reached each stage, in seconds on the engine's clock; 0 for stages not reached."""
 
     submitted: float = 0.0
     admitted: float = 0.0
@@ -55,65 +47,65 @@ class Times:
 
 @dataclass(eq=False)
 class Sequence:
-    """One text as tokens: what is asked of the engine, and what became of it."""
+    """One text as tokens: the request, its progress and its result."""
 
     source: tuple[int, ...]
     """Token ids with their end token; at least one."""
     prompt: tuple[int, ...]
-    """What the decoder is fed before its first free choice, at least one id; none where max_output is 0."""
+    """Tokens fed to the decoder before its first free choice: at least one, or none if max_output is 0."""
     max_output: int
-    """Most output tokens, the end token counted; 0 asks for the encoder's states and no output."""
+    """Maximum number of output tokens, end token included; 0 requests the encoder's states instead."""
     done: Callable[["Sequence"], None]
-    """Called once, on the thread of a lane, when `finish` is set; must not block or raise."""
+    """Called once `finish` is set, on the thread of a lane; must neither block nor raise."""
     deadline: float | None = None
-    """By the engine's clock, in seconds."""
+    """In seconds on the engine's clock."""
 
     scored: bool = True
-    """Whether log-probabilities are wanted; they cost a pass over the vocabulary at each step."""
+    """Whether to compute log-probabilities; they cost a pass over the vocabulary at each step."""
 
     position: int = 0
-    """How many tokens the decoder has been fed."""
+    """Number of tokens fed to the decoder so far."""
     tokens: list[int] = field(default_factory=list)
     """Output so far, the end token included."""
     log_prob: float = 0.0
-    """Sum of the natural log-probabilities of the first `chosen` of `tokens`; means nothing unless `scored`."""
+    """Sum of the natural log-probabilities of the first `chosen` of `tokens`; meaningless unless `scored`."""
     chosen: int = 0
-    """How many of `tokens` the model chose: all but an end token that was forced at the limit."""
+    """Number of `tokens` that the model chose: all but an end token forced at the limit."""
     states: Any = None
-    """The encoder's states, float32 [source, model], where max_output is 0."""
+    """The encoder's states, float32 [source, model], if max_output is 0."""
     finish: Finish | None = None
     error: Exception | None = None
-    """What went wrong, where finish is FAILED, or was foreseen."""
+    """Set if `finish` is FAILED, or DEADLINE by a forecast."""
     times: Times = Times()
     promised: bool = False
-    """Whether it was taken because it would be answered before its deadline."""
+    """Whether it was queued because a forecast said that its answer meets the deadline."""
     cancelled: bool = False
-    tell_cancelled: Callable[["Sequence"], object] | None = None
-    """Called by `cancel`, on its thread: whoever holds the sequence would otherwise have to ask again and again."""
+    on_cancel: Callable[["Sequence"], object] | None = None
+    """Called by `cancel`, on its thread, so that the queue need not poll `cancelled`."""
 
     @property
     def positions(self) -> int:
-        """Tokens that it may come to occupy beside its source: its longest output with what is fed before."""
+        """Maximum number of decoder positions: the prompt before the last token, and the longest output."""
         return max(0, len(self.prompt) - 1) + self.max_output
 
     @property
     def cost(self) -> int:
-        """Tokens that it may come to occupy in all."""
+        """Maximum number of tokens in the caches, of source and output together."""
         return len(self.source) + self.positions
 
     @property
     def next_fed(self) -> int:
-        """The token that the decoder is fed next: while there is one, the prompt's, whatever was chosen."""
+        """Token fed to the decoder next: from the prompt while it lasts, whatever the model chose."""
         before = self.position - len(self.prompt)
         return self.prompt[self.position] if before < 0 else self.tokens[before]
 
     @property
     def prompting(self) -> bool:
-        """Whether what is chosen next is overruled by the prompt."""
+        """Whether the prompt overrules the model's next choice."""
         return self.position + 1 < len(self.prompt)
 
     def restart(self) -> None:
-        """Forget the output and when it was made: the sequence waits in the queue once more."""
+        """Discard the output and its times, to wait in the queue once more."""
         self.position = 0
         self.tokens.clear()
         self.log_prob = 0.0
@@ -121,20 +113,20 @@ class Sequence:
         self.times = Times(submitted=self.times.submitted)
 
     def cancel(self) -> None:
-        """Ask for the sequence to be dropped before the next step; any thread may call it."""
+        """Drop the sequence before the next step; any thread may call it."""
         self.cancelled = True
-        if self.tell_cancelled is not None:
-            self.tell_cancelled(self)
+        if self.on_cancel is not None:
+            self.on_cancel(self)
 
     def end(self, finish: Finish, now: float, error: Exception | None = None) -> None:
-        """Say how and when it ended."""
+        """Record the end."""
         self.finish = finish
         self.error = error
         self.times = replace(self.times, finished=now)
 
-    def dead(self, now: float) -> Finish | None:
-        """Why nobody waits for this sequence any more, if so."""
-        # First, since a caller whose deadline has passed goes away as well.
+    def expired_reason(self, now: float) -> Finish | None:
+        """DEADLINE or CANCELLED if no caller waits for the sequence any more, else None."""
+        # The deadline first: a caller cancels when it passes.
         if self.deadline is not None and now >= self.deadline:
             return Finish.DEADLINE
         if self.cancelled:

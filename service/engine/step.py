@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class Step(NamedTuple):
-    """One row's new token. A tuple, since each row makes one at each step."""
+    """The new token of one row. A tuple for speed: each row makes one at each step."""
 
     token: int
     log_prob: float

@@ -1,8 +1,8 @@
-"""The working memory of the model's runs: what is kept from one for the next, and when it goes back to the system.
+"""Working memory of a model's runs: its size, and its return to the system.
 
-Both graphs of a model take it from one arena. A run that is larger than all before it makes that larger; by how much
-is what the kernel counts before and after. Other runs are not looked at, since that takes time. What other threads take
-in the meantime is counted too, until memory is given back.
+Both graphs of a model use one arena, which a run larger than all before it extends. The growth is the difference of the
+kernel's counts before and after. Smaller runs are not measured, since that takes time. Memory that other threads take
+meanwhile is included until memory is given back.
 """
 
 import threading
@@ -14,17 +14,17 @@ from dragoman.service.system.resident import anonymous_bytes
 from dragoman.service.system.tuning import trim_malloc
 
 GIVE_BACK_SECONDS = 10.0
-"""How often memory is given back where the models never rest: what one large run took is not kept for ever."""
+"""Interval at which memory is given back under constant load, so that one large run does not keep it for ever."""
 
 PATIENCE_SECONDS = 1.0
-"""How long a run that is looked at is waited for."""
+"""Maximum time to wait for a measured run."""
 
 Size = tuple[int, ...]
-"""What a run's memory grows with; any of it that is larger makes a run larger."""
+"""Quantities that a run's memory grows with; a run is larger if any of them is."""
 
 
 class WorkingMemory:
-    """Of one model, in all its lanes. Any thread may call it."""
+    """Working memory of one model, in all its lanes. Any thread may call it."""
 
     def __init__(
         self,
@@ -32,31 +32,31 @@ class WorkingMemory:
         give_back: Callable[[], None] = trim_malloc,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`anonymous` counts resident memory, `give_back` returns to the system what is free."""
+        """`anonymous` counts resident bytes, and `give_back` returns the allocator's free memory to the system."""
         self._anonymous = anonymous
         self._give_back = give_back
         self._clock = clock
         self._largest: dict[str, Size] = {}
-        """Of each graph, since memory was last given back."""
-        self._looking = threading.Lock()
+        """Largest size so far of each graph's runs, since memory was last given back."""
+        self._measuring = threading.Lock()
         self._given_back = clock()
         self.nbytes = 0
-        """By how much runs have grown the process since memory was last given back."""
+        """Growth of the process by runs since memory was last given back."""
         self.most_bytes = 0
-        """The most that this ever was."""
+        """Peak of `nbytes`."""
 
     @contextmanager
     def run(self, graph: str, size: Size, caches: Callable[[], int] = lambda: 0) -> Iterator[None]:
-        """A run of `graph`: looked at where it is the largest so far, and no other is looked at.
+        """Measure a run of `graph` if it is the largest so far and no other is being measured.
 
-        `caches` counts what is resident of the caches that it may touch, which is not this memory.
+        `caches` counts the resident bytes of the caches that the run may touch: they are not working memory.
         """
         largest = self._largest.get(graph, (0,) * len(size))
         if all(new <= old for new, old in zip(size, largest, strict=True)):
             yield
             return
-        # Another thread that is in a run counts what this one takes, too.
-        if not self._looking.acquire(blocking=False):
+        # A measured run of another thread includes the growth by this one.
+        if not self._measuring.acquire(blocking=False):
             yield
             return
         try:
@@ -66,15 +66,15 @@ class WorkingMemory:
             self.most_bytes = max(self.most_bytes, self.nbytes)
             self._largest[graph] = tuple(map(max, size, largest))
         finally:
-            self._looking.release()
+            self._measuring.release()
 
     def give_back(self, shrink: Callable[[], None] = lambda: None, patience_seconds: float = PATIENCE_SECONDS) -> None:
-        """Return to the system what no run uses; takes up to some ten milliseconds.
+        """Return unused memory to the system; takes up to some ten milliseconds.
 
-        `shrink` returns to the allocator what the runtime keeps. Nothing is done where another thread's run is looked
-        at for longer than `patience_seconds`.
+        `shrink` returns the runtime's unused memory to the allocator. Does nothing if a run of another thread is being
+        measured for longer than `patience_seconds`.
         """
-        if not self._looking.acquire(timeout=patience_seconds):
+        if not self._measuring.acquire(timeout=patience_seconds):
             return
         try:
             shrink()
@@ -83,9 +83,9 @@ class WorkingMemory:
             self._largest.clear()
             self._given_back = self._clock()
         finally:
-            self._looking.release()
+            self._measuring.release()
 
     def refresh(self, shrink: Callable[[], None]) -> None:
-        """Between two runs: give back where that has not been done for a while, and nobody need be waited for."""
+        """Give memory back if that is due and no run is being measured. Called between two runs."""
         if self._clock() - self._given_back >= GIVE_BACK_SECONDS:
             self.give_back(shrink, patience_seconds=0)

@@ -11,7 +11,7 @@ from typing import get_args
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
 
 from dragoman.client.values import ModelMemory, ProcessMemory
-from dragoman.service.engine.lane import Cause, Run
+from dragoman.service.engine.observer import Cause, Run
 from dragoman.service.system.memory_limits import DeviceMemory, memory_limit_bytes
 from dragoman.service.telemetry.scrape import DeferredCounts, DeviceMemoryCollector, ScrapeHooks
 

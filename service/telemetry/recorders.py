@@ -6,7 +6,7 @@ import grpc
 
 from dragoman.client.values import ModelMemory
 from dragoman.service.engine.engine import Engine
-from dragoman.service.engine.lane import Cause, Run
+from dragoman.service.engine.observer import Cause, Run
 from dragoman.service.engine.sequence import Finish, Times
 from dragoman.service.engine.sequence import Sequence as EngineSequence
 from dragoman.service.telemetry.metrics import (

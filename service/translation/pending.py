@@ -9,7 +9,7 @@ from functools import partial
 
 from dragoman.service.engine.engine import Engine
 from dragoman.service.engine.runner import MemoryRefusedError
-from dragoman.service.engine.sequence import Finish, QueueFullError, Sequence, StoppedError, TooSlowError
+from dragoman.service.engine.sequence import Finish, QueueFullError, Sequence, StoppedError
 from dragoman.service.errors import (
     DeadlineExceededError,
     DeadlineUnreachableError,
@@ -79,9 +79,7 @@ class PendingCalls:
 
     def check(self, source_tokens: float, deadline: float | None) -> None:
         """Raise DeadlineUnreachableError if a text of about `source_tokens`, 0 for an embedding, would be late."""
-        late = self._engine.late_by(source_tokens, deadline)
-        if late > 0:
-            raise DeadlineUnreachableError(late)
+        self._engine.check(source_tokens, deadline)
 
     def fail_all(self, reason: str) -> None:
         """Fail every pending call with ModelHungError, without waiting for the engine."""
@@ -129,16 +127,14 @@ def _submit(engine: Engine, sequences: Row[Sequence]) -> None:
         engine.submit(sequences)
     except QueueFullError as error:
         raise OverloadedError(str(error)) from error
-    except TooSlowError as error:
-        raise DeadlineUnreachableError(error.late_seconds) from error
     except StoppedError as error:
         raise NotServingError(str(error)) from error
 
 
 def _check(index: int, sequence: Sequence) -> None:
     """Raise the error of a sequence that did not succeed; `index` is that of its text in the request."""
-    if isinstance(sequence.error, TooSlowError):
-        raise DeadlineUnreachableError(sequence.error.late_seconds) from sequence.error
+    if isinstance(sequence.error, DeadlineUnreachableError):
+        raise sequence.error
     if sequence.finish in (Finish.DEADLINE, Finish.CANCELLED):
         raise DeadlineExceededError
     if sequence.finish is not Finish.FAILED:

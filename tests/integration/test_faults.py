@@ -15,7 +15,7 @@ import pytest
 from dragoman.client import ClientError
 from dragoman.client.values import Pooling
 from dragoman.service.engine import scheduler
-from dragoman.service.engine.lane import Run
+from dragoman.service.engine.observer import Run
 from dragoman.service.engine.runner import MemoryRefusedError, RowInput
 from dragoman.service.engine.step import Step
 from dragoman.service.settings import ServerSettings

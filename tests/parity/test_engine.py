@@ -1,4 +1,4 @@
-"""The serving engine over real graphs against the verifier's plain decoding of the same graphs."""
+"""The serving engine over real graphs, compared with the verifier's plain decoding of the same graphs."""
 
 import itertools
 import math
@@ -47,10 +47,10 @@ def start(bundle: Bundle, runner: OrtRunner, rows: int, repetition: Repetition |
     return engine
 
 
-def run(engine: Engine, asked: Sequence[tuple[Source, int]], prompt: tuple[int, ...] = (1,)) -> list[Text]:
-    """Submit all at once and wait for the last; the decoder is fed `prompt` first."""
+def run(engine: Engine, requests: Sequence[tuple[Source, int]], prompt: tuple[int, ...] = (1,)) -> list[Text]:
+    """Submit all sources with their output limits at once, and wait for the last; each begins with `prompt`."""
     done = threading.Semaphore(0)
-    texts = [Text(source, prompt, limit, lambda _text: done.release()) for source, limit in asked]
+    texts = [Text(source, prompt, limit, lambda _text: done.release()) for source, limit in requests]
     engine.submit(texts)
     for _ in texts:
         assert done.acquire(timeout=60)
@@ -58,16 +58,16 @@ def run(engine: Engine, asked: Sequence[tuple[Source, int]], prompt: tuple[int, 
 
 
 class Batches(Silent):
-    """Knows the largest batch."""
+    """Records the size of the largest batch."""
 
-    most = 0
+    largest = 0
 
     def stepped(self, rows: int, seconds: float) -> None:
-        self.most = max(self.most, rows)
+        self.largest = max(self.largest, rows)
 
 
 def failing_once(call: Callable[..., Any], at: int) -> Callable[..., Any]:
-    """`call`, the `at`-th time of which raises after all its work is done."""
+    """Wrap `call` so that its `at`-th call raises after its work is done."""
     calls = itertools.count(1)
 
     def wrapped(*arguments: Any) -> Any:
@@ -84,7 +84,7 @@ def decoder(bundle: Bundle) -> GraphDecoder:
     return GraphDecoder(bundle, threads=1)
 
 
-@pytest.fixture(params=[(1, 1), (3, 1), (32, 1), (3, 2), (8, 3)], ids=lambda way: f"{way[0]} rows, {way[1]} lanes")
+@pytest.fixture(params=[(1, 1), (3, 1), (32, 1), (3, 2), (8, 3)], ids=lambda size: f"{size[0]} rows, {size[1]} lanes")
 def engine(bundle: Bundle, request: pytest.FixtureRequest) -> Iterator[Engine]:
     rows, lanes = request.param
     engine = start(bundle, runner_of(bundle, rows), rows, lanes=lanes)
@@ -109,14 +109,14 @@ def test_tokens_are_the_same_with_and_without_scores(bundle: Bundle) -> None:
     assert all(math.isfinite(step.log_prob) for row in found[1] for step in row)
 
 
-def test_each_text_has_the_tokens_and_the_score_that_it_has_alone(
+def test_each_text_has_the_same_tokens_and_score_as_alone(
     engine: Engine, bundle: Bundle, decoder: GraphDecoder
 ) -> None:
-    asked = [(source, bundle.manifest.decoding.output_limit(len(source))) for source in sources(80)]
-    alone = decode_alone(decoder, [source for source, _ in asked], [limit for _, limit in asked])
-    for order in (asked, asked[::-1]):
+    requests = [(source, bundle.manifest.decoding.output_limit(len(source))) for source in sources(80)]
+    alone = decode_alone(decoder, [source for source, _ in requests], [limit for _, limit in requests])
+    for order in (requests, requests[::-1]):
         found = run(engine, order)
-        expected = alone if order is asked else alone[::-1]
+        expected = alone if order is requests else alone[::-1]
         assert [tuple(text.tokens) for text in found] == [output.tokens for output in expected]
         assert [text.log_prob for text in found] == [sum(output.log_probs) for output in expected]
     assert len({len(output.tokens) for output in alone}) > 10  # rows came and went at different steps
@@ -124,24 +124,24 @@ def test_each_text_has_the_tokens_and_the_score_that_it_has_alone(
 
 def test_an_output_ends_at_its_own_limit(engine: Engine, decoder: GraphDecoder) -> None:
     limits = [1, 2, 3, 40, 64]
-    asked = [(source, limit) for source, limit in zip(sources(5), limits, strict=True)]
-    for text, limit, output in zip(run(engine, asked), limits, decode_of(decoder, asked), strict=True):
+    requests = [(source, limit) for source, limit in zip(sources(5), limits, strict=True)]
+    for text, limit, output in zip(run(engine, requests), limits, decode_of(decoder, requests), strict=True):
         assert tuple(text.tokens) == output.tokens
         ended = text.tokens[-1] == 2
         assert text.finish is (Finish.END if ended else Finish.LENGTH)
         assert ended or len(text.tokens) == limit
 
 
-def decode_of(decoder: GraphDecoder, asked: Sequence[tuple[Source, int]]) -> list[Decoded]:
-    return decode_alone(decoder, [source for source, _ in asked], [limit for _, limit in asked])
+def decode_of(decoder: GraphDecoder, requests: Sequence[tuple[Source, int]]) -> list[Decoded]:
+    return decode_alone(decoder, [source for source, _ in requests], [limit for _, limit in requests])
 
 
-def test_a_loop_that_is_stopped_leaves_a_prefix_of_what_it_would_have_said(bundle: Bundle, engine: Engine) -> None:
-    asked = [(source, 60) for source in sources(40, seed=5)]
-    whole = run(engine, asked)
+def test_a_stopped_loop_leaves_a_prefix_of_the_whole_output(bundle: Bundle, engine: Engine) -> None:
+    requests = [(source, 60) for source in sources(40, seed=5)]
+    whole = run(engine, requests)
     guarded = start(bundle, runner_of(bundle, 8), 8, Repetition(tokens=8, times=2))
     try:
-        found = run(guarded, asked)
+        found = run(guarded, requests)
     finally:
         guarded.stop()
     assert {Finish.REPETITION, Finish.END} <= {text.finish for text in found}
@@ -152,80 +152,78 @@ def test_a_loop_that_is_stopped_leaves_a_prefix_of_what_it_would_have_said(bundl
 
 
 @pytest.mark.parametrize("at", [1, 2, 17, 40])
-def test_a_run_that_fails_half_way_changes_no_token_and_no_score(
-    bundle: Bundle, decoder: GraphDecoder, at: int
-) -> None:
+def test_a_failed_run_changes_no_token_and_no_score(bundle: Bundle, decoder: GraphDecoder, at: int) -> None:
     runner = runner_of(bundle, 6)
     runner._decoder = types.SimpleNamespace(run_with_iobinding=failing_once(runner._decoder.run_with_iobinding, at))
     whole = runner._encoder.run_with_ort_values
     runner._encoder = types.SimpleNamespace(run_with_ort_values=failing_once(whole, 1 + at % 2))
-    asked = [(source, 40) for source in sources(12, seed=at)]
+    requests = [(source, 40) for source in sources(12, seed=at)]
     engine = start(bundle, runner, 6)
     try:
-        found = run(engine, asked)
+        found = run(engine, requests)
     finally:
         engine.stop()
-    for text, output in zip(found, decode_of(decoder, asked), strict=True):
+    for text, output in zip(found, decode_of(decoder, requests), strict=True):
         assert tuple(text.tokens) == output.tokens
         assert text.log_prob == sum(output.log_probs)
 
 
-def test_under_a_memory_budget_fewer_run_together_and_no_token_changes(bundle: Bundle, decoder: GraphDecoder) -> None:
+def test_a_memory_budget_bounds_rows_and_changes_no_token(bundle: Bundle, decoder: GraphDecoder) -> None:
     runner = runner_of(bundle, 8)
-    asked = [(source, 60) for source in sources(12, longest=12, seed=3)]
+    requests = [(source, 60) for source in sources(12, longest=12, seed=3)]
     engine = start(bundle, runner, 8)
-    run(engine, asked)
-    seen = Batches()
-    limited = Engine([runner], engine.limits, bundle.manifest.decoding.end_ids, seen)
+    run(engine, requests)
+    batches = Batches()
+    limited = Engine([runner], engine.limits, bundle.manifest.decoding.end_ids, batches)
     engine.stop()
     limited.bound_memory(3 * runner.costs().cache_bytes(1, 12, 60) + runner.most_working())
     limited.start()
     try:
-        found = run(limited, asked)
+        found = run(limited, requests)
     finally:
         limited.stop()
-    for text, output in zip(found, decode_of(decoder, asked), strict=True):
+    for text, output in zip(found, decode_of(decoder, requests), strict=True):
         assert tuple(text.tokens) == output.tokens
-    assert seen.most == 3
+    assert batches.largest == 3
 
 
-def test_states_are_the_encoders_whatever_is_beside(engine: Engine, decoder: GraphDecoder) -> None:
-    asked = sources(20, seed=4)
-    found = run(engine, [(source, 0) for source in asked])
-    for text, source in zip(found, asked, strict=True):
+def test_states_equal_those_of_the_encoder_alone(engine: Engine, decoder: GraphDecoder) -> None:
+    texts = sources(20, seed=4)
+    found = run(engine, [(source, 0) for source in texts])
+    for text, source in zip(found, texts, strict=True):
         right = decoder.encode([source])["hidden"][0, : len(source)]
         assert np.array_equal(text.states, right)
 
 
 def test_embeddings_and_translations_run_side_by_side(engine: Engine, decoder: GraphDecoder) -> None:
-    asked = [(source, 20 * (index % 2)) for index, source in enumerate(sources(30))]
-    translations = [item for item in asked if item[1]]
-    found = run(engine, asked)
+    requests = [(source, 20 * (index % 2)) for index, source in enumerate(sources(30))]
+    translations = [item for item in requests if item[1]]
+    found = run(engine, requests)
     assert all(text.finish in (Finish.END, Finish.LENGTH) for text in found)
     tokens = [tuple(text.tokens) for text in found if text.max_output]
     assert tokens == [output.tokens for output in decode_of(decoder, translations)]
 
 
-def test_nan_in_unused_cells_spoils_nobody(bundle: Bundle, decoder: GraphDecoder) -> None:
-    """What a row leaves behind is zeroed where it may be NaN; the row that brought it fails alone."""
+def test_nan_in_unused_cells_spoils_no_row(bundle: Bundle, decoder: GraphDecoder) -> None:
+    """A row with NaN fails alone, and its cleared slot is as good as new."""
     runner = runner_of(bundle, 4)
     rules = bundle.manifest.decoding
-    asked = sources(4)
-    runner.insert(asked, 0)
+    texts = sources(4)
+    runner.insert(texts, 0)
     for cache in (runner._cross, runner._past):
         for array in cache.arrays.values():
             array[2] = np.nan
     steps = runner.step([RowInput(rules.start_id, 0)] * 4)
-    alone = decode_alone(decoder, asked, [1] * 4)
+    alone = decode_alone(decoder, texts, [1] * 4)
     assert [np.isfinite(step.log_prob) for step in steps] == [True, True, False, True]
     assert [steps[row].token for row in (0, 1, 3)] == [alone[row].tokens[0] for row in (0, 1, 3)]
     runner.clear_row(2)
-    runner.insert(asked[2:3], 2)
+    runner.insert(texts[2:3], 2)
     again = runner.step([RowInput(rules.start_id, 0)] * 4)
     assert again[2] == (again[2].__class__)(alone[2].tokens[0], alone[2].log_probs[0])
 
 
-SHORT_OF_MEMORY = """
+LOW_MEMORY = """
 import resource, sys
 from pathlib import Path
 from dragoman.bundle.manifest import open_bundle
@@ -251,13 +249,13 @@ print(len(runner.step([RowInput(1, 0)] * 2)))
 """
 
 
-def test_memory_that_is_really_refused_is_told_as_that_and_less_of_it_still_runs(bundle: Bundle) -> None:
-    command = [sys.executable, "-c", SHORT_OF_MEMORY, str(bundle.folder)]
+def test_a_real_lack_of_memory_is_reported_and_small_runs_work(bundle: Bundle) -> None:
+    command = [sys.executable, "-c", LOW_MEMORY, str(bundle.folder)]
     run = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert run.stdout.split() == ["refused"] * 4 + ["2"], run.stderr
 
 
-def test_the_cache_grows_before_a_row_needs_it_and_falls_back_at_rest(bundle: Bundle) -> None:
+def test_the_cache_grows_with_the_rows_and_shrinks_at_rest(bundle: Bundle) -> None:
     runner = runner_of(bundle, 2)
     small = runner.memory().cache_reserved
     runner.insert(sources(1, longest=50, seed=1), 0)
@@ -271,7 +269,7 @@ def test_the_cache_grows_before_a_row_needs_it_and_falls_back_at_rest(bundle: Bu
     assert runner.memory().cache_used == 0
 
 
-def test_a_position_past_the_table_is_an_error_and_not_a_crash(bundle: Bundle) -> None:
+def test_a_position_past_the_table_is_an_error(bundle: Bundle) -> None:
     runner = runner_of(bundle, 1)
     runner.insert(sources(1), 0)
     with pytest.raises(ValueError, match="65 positions are needed, the most is 64"):
@@ -279,10 +277,10 @@ def test_a_position_past_the_table_is_an_error_and_not_a_crash(bundle: Bundle) -
 
 
 class TestProviders:
-    def test_cuda_is_refused_where_it_cannot_be_had(self, bundle: Bundle) -> None:
+    def test_unavailable_cuda_is_an_error(self, bundle: Bundle) -> None:
         with pytest.raises(ProviderError, match="cuda"):
             OrtRunner(bundle, provider="cuda", threads=1, max_rows=1)
 
-    def test_auto_says_what_it_took(self, bundle: Bundle) -> None:
+    def test_auto_reports_the_provider_in_use(self, bundle: Bundle) -> None:
         runner = OrtRunner(bundle, provider="auto", threads=1, max_rows=1)
         assert runner.provider == "CPUExecutionProvider"

@@ -1,4 +1,4 @@
-"""A runner whose every answer can be worked out by hand, to drive scheduler, engine and real gRPC calls."""
+"""A runner whose answers can be computed by hand, for tests of the scheduler, the engine and gRPC calls."""
 
 import math
 import threading
@@ -16,32 +16,32 @@ START = 1
 END = 2
 
 
-def said(source: Sequence[int]) -> list[int]:
-    """What FakeRunner answers to `source`: the same tokens, the end token last."""
+def output_of(source: Sequence[int]) -> list[int]:
+    """FakeRunner's answer to `source`: the same tokens, the end token last."""
     return list(source)
 
 
 LOGIT = 100.0
-"""Added to each log-probability where none is wanted, so that nobody takes it for one."""
+"""Added to each unwanted log-probability, so that a test that uses it fails."""
 
 
 def log_prob_of(token: int) -> float:
-    """The log-probability of each `token`; a sum of them is exact in any order."""
+    """Log-probability of `token`; sums of them are exact in any order."""
     return -(token % 8 + 1) / 8
 
 
 class FakeRunner:
-    """Says each source back, one token a step; the output of (5, 6, END) is 5, 6, END.
+    """Repeats each source, one token a step: the output of (5, 6, END) is 5, 6, END.
 
-    A source that holds a token of `poison` gets NaN for its log-probability, and one that holds a token of `endless`
-    says it for ever. One that holds a token of `broken` makes each step raise that it is in, and each encoding if it
-    begins with one. The states of an embedding are [token, place, 1] for each token.
+    A source with a token of `poison` gets NaN for its log-probability, and one with a token of `endless` repeats that
+    token for ever. A source with a token of `broken` makes each of its steps raise, and its encoding too if it begins
+    with one. The states of an embedding are [token, index, 1] for each token.
 
-    With `prompt_tokens` of more than one it says the last token of the row's prompt before its source: fed with
-    (START, 40) first, the output of (5, 6, END) is 40, 5, 6, END. Before a prompt has ended it chooses END.
+    If `prompt_tokens` is more than one, the output begins with the last token of the row's prompt: with the prompt
+    (START, 40), the output of (5, 6, END) is 40, 5, 6, END. Within a prompt it chooses END.
 
-    It watches over its caller as well: a row that is fed anything but a prompt and then its own last token, or that
-    takes the place of one that was spoiled and not cleared, is an AssertionError.
+    It also checks its caller: a row fed with anything but its prompt and then its own last token, or inserted over a
+    spoiled row that was not cleared, is an AssertionError.
     """
 
     def __init__(
@@ -56,21 +56,21 @@ class FakeRunner:
         self.endless = frozenset(endless)
         self.broken = frozenset(broken)
         self.gate = threading.Event()
-        """Steps wait while it is not set."""
+        """Steps and embeddings wait until it is set."""
         self.gate.set()
         self.stepping = threading.Event()
-        """Set by every step as it begins."""
+        """Set as each step or embedding begins."""
         self.fault: Exception | None = None
-        """Raised by the next call that computes, once."""
+        """Raised once, by the next call that computes."""
         self.most_rows = rows
-        """Every call that computes more of them at once is refused memory."""
+        """Memory runs out for every call with more rows."""
         self.batches: list[int] = []
-        """Rows of each step so far."""
+        """Number of rows of each step so far."""
         self.scored: list[bool] = []
-        """Whether each step so far was to give log-probabilities."""
+        """`scored` of each step so far."""
         self.rests = 0
         self.rested = threading.Event()
-        """Set by every rest."""
+        """Set by each rest."""
         self._prompt_tokens = prompt_tokens
         self._sources: list[tuple[int, ...]] = [()] * rows
         self._fed: list[tuple[int, ...]] = [()] * rows
@@ -83,25 +83,25 @@ class FakeRunner:
     def embed(self, sources: Sequence[Sequence[int]]) -> list[Any]:
         import numpy as np
 
-        self._fail_if_told(len(sources), (source[0] for source in sources))
+        self._raise_fault(len(sources), (source[0] for source in sources))
         self._wait()
         return [
             np.array(
-                [[math.nan if token in self.poison else token, place, 1] for place, token in enumerate(source)],
+                [[math.nan if token in self.poison else token, index, 1] for index, token in enumerate(source)],
                 np.float32,
             )
             for source in sources
         ]
 
     def insert(self, sources: Sequence[Sequence[int]], first_row: int) -> None:
-        self._fail_if_told(len(sources), (source[0] for source in sources))
+        self._raise_fault(len(sources), (source[0] for source in sources))
         for row, source in enumerate(sources, start=first_row):
             assert not self._spoiled[row], f"row {row} was not cleared"
             self._sources[row] = tuple(source)
 
     def step(self, rows: Sequence[RowInput], only: int | None = None, scored: bool = True) -> list[Step]:
         part = range(len(rows)) if only is None else range(only, only + 1)
-        self._fail_if_told(len(part), (token for row in part for token in self._sources[row]))
+        self._raise_fault(len(part), (token for row in part for token in self._sources[row]))
         self._wait()
         self.batches.append(len(part))
         self.scored.append(scored)
@@ -144,26 +144,26 @@ class FakeRunner:
         if self.poison.intersection(source):
             self._spoiled[row] = True
             return Step(0, math.nan)
-        stuck = self.endless.intersection(source)
-        if stuck:
-            token = min(stuck)
+        endless = self.endless.intersection(source)
+        if endless:
+            token = min(endless)
             return Step(token, log_prob_of(token))
         self._fed[row] = before = (*self._fed[row][: fed.position], fed.token)
         assert before[0] == START, f"row {row} was fed {before}"
         assert len(before) == fed.position + 1, f"row {row} was fed {before} up to position {fed.position}"
-        place = fed.position + 1 - self._prompt_tokens
-        if place < 0:
+        index = fed.position + 1 - self._prompt_tokens
+        if index < 0:
             return Step(END, log_prob_of(END))
         prompt = before[: self._prompt_tokens]
-        says = (*prompt[1:][-1:], *source)
-        assert before == (*prompt, *says[:place]), f"row {row} was fed {before}, it had said {says[:place]}"
-        return Step(says[place], log_prob_of(says[place]))
+        answer = (*prompt[1:][-1:], *source)
+        assert before == (*prompt, *answer[:index]), f"row {row} was fed {before}, after {answer[:index]}"
+        return Step(answer[index], log_prob_of(answer[index]))
 
     def _wait(self) -> None:
         self.stepping.set()
-        assert self.gate.wait(GATE_SECONDS), "nobody opened the gate"
+        assert self.gate.wait(GATE_SECONDS), "the gate stayed shut"
 
-    def _fail_if_told(self, rows: int, tokens: Iterable[int]) -> None:
+    def _raise_fault(self, rows: int, tokens: Iterable[int]) -> None:
         if rows > self.most_rows:
             raise MemoryRefusedError(f"no memory for {rows} rows")
         if self.fault is not None:

@@ -1,4 +1,4 @@
-"""A described tokenizer whose every id can be worked out by hand."""
+"""A described tokenizer whose ids can be computed by hand."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,13 +9,13 @@ from dragoman.bundle.tokenizers.protocol import Piece
 from tests.support.fake_runner import END
 
 UNKNOWN, EN, FR = 3, 0xE0, 0xF0
-"""EN and FR are bytes that no text holds."""
+"""EN and FR are bytes that no test text contains."""
 
 LANGUAGES = (Language("en", ("eng",), EN), Language("fr", ("fra",), FR))
 
 
 class Letters:
-    """Every byte is a piece, its value the id; "!" is END and "?" UNKNOWN."""
+    """Each byte is a piece with its value as id, except that "!" is END and "?" is UNKNOWN."""
 
     vocabulary = target_vocabulary = 256
 
@@ -23,15 +23,15 @@ class Letters:
         return [{"!": END, "?": UNKNOWN}.get(chr(byte), byte) for byte in text.encode()]
 
     def pieces(self, text: str) -> list[Piece]:
-        return [Piece(number, place, place + 1) for place, number in enumerate(self.ids(text))]
+        return [Piece(number, index, index + 1) for index, number in enumerate(self.ids(text))]
 
     def text(self, ids: Sequence[int]) -> str:
         return "".join(chr(number) for number in ids if number < 256)
 
 
 def described(**changes: Any) -> DescribedTokenizer:
-    """Source and target are English or French; there is an end token, and nothing else around a text."""
-    plain: dict[str, Any] = {
+    """Make a tokenizer of English and French that adds only an end token to a text."""
+    defaults: dict[str, Any] = {
         "kind": "pieces",
         "before": (),
         "after": (END,),
@@ -41,4 +41,4 @@ def described(**changes: Any) -> DescribedTokenizer:
         "source_languages": LANGUAGES,
         "target_languages": LANGUAGES,
     }
-    return DescribedTokenizer(Description(**{**plain, **changes}), Letters())
+    return DescribedTokenizer(Description(**{**defaults, **changes}), Letters())

@@ -6,6 +6,7 @@ from dragoman.service import errors
 from dragoman.service.errors import (
     CallTimeLimitError,
     DeadlineExceededError,
+    DeadlineForecast,
     DeadlineUnreachableError,
     InvalidRequestError,
     ModelFailedError,
@@ -34,7 +35,7 @@ ONE_OF_EACH: list[tuple[ServiceError, grpc.StatusCode]] = [
     (OverloadedError("the queue holds 3 of 3 sequences", 1.5), grpc.StatusCode.RESOURCE_EXHAUSTED),
     (UnauthenticatedError("a bearer token is required"), grpc.StatusCode.UNAUTHENTICATED),
     (RateLimitedError("this token is limited to 3 calls per second", 0.25), grpc.StatusCode.RESOURCE_EXHAUSTED),
-    (DeadlineUnreachableError(0.26), grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (DeadlineUnreachableError(DeadlineForecast(1.26, 1.0)), grpc.StatusCode.RESOURCE_EXHAUSTED),
     (NoMemoryError(2), grpc.StatusCode.RESOURCE_EXHAUSTED),
     (DeadlineExceededError(), grpc.StatusCode.DEADLINE_EXCEEDED),
     (CallTimeLimitError(300), grpc.StatusCode.DEADLINE_EXCEEDED),
@@ -94,9 +95,17 @@ def test_a_missed_deadline_is_a_refusal_only_before_work_began() -> None:
     ("late_seconds", "shown", "retry"), [(1.2, "1.2", "1.2"), (0.26, "0.3", "0.3"), (0.01, "0.0", "0.1")]
 )
 def test_an_unreachable_deadline_says_by_how_much_it_is_missed(late_seconds: float, shown: str, retry: str) -> None:
-    error = DeadlineUnreachableError(late_seconds)
-    assert str(error) == f"queue too long: would miss the deadline by about {shown} s; retry in {retry} s"
+    error = DeadlineUnreachableError(DeadlineForecast(late_seconds, 0.0))
+    assert str(error).startswith(f"queue too long: would miss the deadline by about {shown} s (forecast ")
+    assert str(error).endswith(f" s); retry in {retry} s")
     assert error.retry_after_seconds == float(retry)
+
+
+def test_a_refusal_on_arrival_gives_the_numbers_of_its_forecast() -> None:
+    assert str(DeadlineUnreachableError(DeadlineForecast(61.23, 59.0, 2.95, 4123, 67.6))) == (
+        "queue too long: would miss the deadline by about 2.2 s "
+        "(4100 tokens wait at 68 tokens/s, forecast 61 s, margin 3 s); retry in 2.3 s"
+    )
 
 
 def test_an_invalid_request_names_its_field() -> None:

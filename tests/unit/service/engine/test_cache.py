@@ -1,4 +1,4 @@
-"""Slots that grow and shrink with what the rows need."""
+"""Slots that grow and shrink with the needs of the rows."""
 
 import sys
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dragoman.service.engine.cache import SlotCache, ladder, rung
 
-on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what is resident")
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux reports resident pages")
 
 
 def cache(limit: int = 200) -> SlotCache:
@@ -23,7 +23,7 @@ def test_rungs_are_close_and_end_at_the_limit() -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 16, 17, 100, 1024])
-def test_every_rung_is_a_width_that_is_exact(limit: int) -> None:
+def test_every_rung_is_a_padded_width(limit: int) -> None:
     assert all(capacity % 8 == 0 for capacity in ladder(limit))
     assert rung(ladder(limit), limit) >= limit
 
@@ -33,7 +33,7 @@ def test_more_than_the_limit_is_an_error_that_names_it() -> None:
         rung(ladder(200), 201)
 
 
-def test_what_the_rows_hold_survives_growth_and_the_rest_is_zero() -> None:
+def test_rows_survive_growth_and_all_other_cells_are_zero() -> None:
     slots = cache()
     slots.arrays["key"][:] = 7.0
     assert slots.fit(17, rows=2)
@@ -43,8 +43,8 @@ def test_what_the_rows_hold_survives_growth_and_the_rest_is_zero() -> None:
     assert not slots.arrays["key"][2:].any()
 
 
-def test_capacity_shrinks_under_load_when_half_would_do() -> None:
-    """One long text must not slow all that come after it, on a server that is never idle."""
+def test_capacity_shrinks_under_load_if_half_suffices() -> None:
+    """On a server that is never idle, one long text must not slow all later ones."""
     slots = cache()
     slots.fit(190, rows=1)
     assert not slots.fit(97, rows=2), "128 is more than half of 192"
@@ -75,7 +75,7 @@ def wide() -> SlotCache:
 
 
 @on_linux
-def test_what_was_never_touched_is_not_resident() -> None:
+def test_untouched_pages_are_not_resident() -> None:
     slots = wide()
     assert slots.resident_bytes == 0
     slots.arrays["key"][:2] = 1.0
@@ -83,18 +83,18 @@ def test_what_was_never_touched_is_not_resident() -> None:
 
 
 @on_linux
-def test_while_it_grows_the_old_cells_are_given_back() -> None:
+def test_growth_gives_back_the_old_pages() -> None:
     slots = wide()
     before = slots.arrays
     for array in before.values():
         array[:] = 1.0
     slots.fit(32, rows=8)
     assert all((array[:, :, :16] == 1.0).all() for array in slots.arrays.values())
-    assert not any(array.any() for array in before.values()), "given back: whoever reads them now reads zeros"
+    assert not any(array.any() for array in before.values()), "given back: a read returns zeros"
 
 
 @on_linux
-def test_at_rest_nothing_is_resident_of_what_had_grown() -> None:
+def test_shrinking_at_rest_leaves_no_page_resident() -> None:
     slots = wide()
     slots.fit(256, rows=8)
     slots.arrays["value"][:] = 1.0
@@ -102,7 +102,7 @@ def test_at_rest_nothing_is_resident_of_what_had_grown() -> None:
     assert slots.resident_bytes == 0
 
 
-def test_a_cache_of_no_arrays_takes_nothing() -> None:
+def test_a_cache_without_arrays_takes_no_memory() -> None:
     """A model that only embeds has none."""
     slots = SlotCache([], slots=4, heads=2, head_width=3, limit=20, dtype="float32")
     assert (slots.nbytes, slots.resident_bytes, slots.arrays) == (0, 0, {})
@@ -120,8 +120,8 @@ EVENTS = st.one_of(
 
 @settings(max_examples=100, deadline=None, derandomize=True, database=None)
 @given(st.lists(EVENTS, max_size=30))
-def test_cells_are_what_was_written_or_zero(events: list[tuple[str, int, int]]) -> None:
-    """Held against a table that is as wide as the longest capacity from the start."""
+def test_cells_hold_the_written_value_or_zero(events: list[tuple[str, int, int]]) -> None:
+    """Compare with a table as wide as the largest capacity."""
     slots, table = cache(), np.zeros((4, 200), np.float32)
     for number, (what, first, second) in enumerate(events, start=1):
         if what == "fit" and slots.fit(first, rows=second):

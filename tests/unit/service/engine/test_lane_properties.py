@@ -1,4 +1,4 @@
-"""Whatever comes in whatever order, each text ends once, with the answer that it has alone."""
+"""For any order of events, each text ends once, with the same answer as alone."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -7,21 +7,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.service.engine.fair_scheduler import FairScheduler
-from dragoman.service.engine.lane import Cause, Lane, LaneGroup, Run
+from dragoman.service.engine.lane import Lane, LaneGroup
+from dragoman.service.engine.offline import Silent
 from dragoman.service.engine.queue import Queue
 from dragoman.service.engine.scheduler import BatchLimits, Scheduler
-from dragoman.service.engine.sequence import Finish, QueueFullError, Sequence, TooSlowError
+from dragoman.service.engine.sequence import Finish, QueueFullError, Sequence
+from dragoman.service.errors import DeadlineUnreachableError
 from tests.support.fake_runner import END, START, FakeRunner, log_prob_of
 
 POISON, BROKEN = 7, 8
-"""Tokens of texts on which FakeRunner fails."""
+"""Tokens on which FakeRunner fails."""
 
 MAX_TURNS = 2000
 
 
 @dataclass(frozen=True)
 class Text:
-    """What is asked: the length of its source, its longest output, and what is the matter with it."""
+    """A text to submit: length of its source, longest output, and a token on which the runner fails."""
 
     length: int
     max_output: int
@@ -51,7 +53,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Memory:
-    """From now on no more rows fit into a run."""
+    """From now on memory suffices for so many rows."""
 
     rows: int
 
@@ -88,19 +90,9 @@ limits = st.builds(
 )
 
 
-class Deaf:
-    """An observer that looks away."""
-
-    def encoded(self, rows: int, tokens: int, padding: int) -> None: ...
-    def stepped(self, rows: int, seconds: float) -> None: ...
-    def failed(self, run: Run, cause: Cause) -> None: ...
-    def wasted(self, tokens: int) -> None: ...
-    def finished(self, sequence: Sequence) -> None: ...
-
-
 @dataclass
 class Driven:
-    """A lane without its thread, which takes a turn when it is told."""
+    """A lane without its thread, driven by hand."""
 
     limits: BatchLimits
     now: float = 0.0
@@ -116,7 +108,7 @@ class Driven:
         lane_group.schedulers = [self.scheduler]
         clock = self.clock
         self._lane = Lane(
-            lane_group, self.scheduler, self.runner, Deaf(), clock, FairScheduler(1, clock).share().ticket()
+            lane_group, self.scheduler, self.runner, Silent(), clock, FairScheduler(1, clock).share().ticket()
         )
 
     def clock(self) -> float:
@@ -124,8 +116,8 @@ class Driven:
 
     def do(self, event: Event) -> None:
         match event:
-            case Submit(asked, seconds):
-                self._submit(asked, None if seconds is None else self.now + seconds)
+            case Submit(texts, seconds):
+                self._submit(texts, None if seconds is None else self.now + seconds)
             case Cancel(which) if self.taken:
                 self.taken[which % len(self.taken)].cancel()
             case Fault():
@@ -137,7 +129,7 @@ class Driven:
 
     def turn(self, seconds: float) -> None:
         self.now += seconds
-        self._lane._turn()
+        self._lane._iterate()
         running = set(self.scheduler.rows)
         assert len(running) == len(self.scheduler.rows) <= self.limits.rows
         waiting = [each for each in self.taken if each.finish is None and each not in running]
@@ -147,24 +139,24 @@ class Driven:
 
     def until_all_have_ended(self) -> None:
         self.runner.most_rows = 100
-        fair_scheduler = 0
+        turns = 0
         while not self.scheduler.idle:
             self.turn(0.01)
-            fair_scheduler += 1
-            assert fair_scheduler < MAX_TURNS, "it does not come to an end"
+            turns += 1
+            assert turns < MAX_TURNS, "sequences do not end"
 
-    def _submit(self, asked: tuple[Text, ...], deadline: float | None) -> None:
+    def _submit(self, texts: tuple[Text, ...], deadline: float | None) -> None:
         sequences: list[Sequence] = []
-        for text in asked:
+        for text in texts:
             number = len(self.taken) + len(sequences) + 1
-            # No two texts share a token, so that nobody gets what is another's unseen.
+            # No two texts share a token, so that an answer to the wrong text is seen.
             words = [1000 * number + place for place in range(text.length)]
             if text.fault is not None:
                 words[0] = text.fault
             sequences.append(Sequence((*words, END), (START,), text.max_output, self._done, deadline))
         try:
             self.queue.submit(sequences, self.now)
-        except (QueueFullError, TooSlowError):
+        except (QueueFullError, DeadlineUnreachableError):
             return
         self.taken += sequences
 
@@ -174,7 +166,7 @@ class Driven:
 
 
 def check(sequence: Sequence, memory_was_refused: bool) -> None:
-    """It ended as it may, with what it is answered alone."""
+    """Check that the sequence ended in an allowed way, with the same answer as alone."""
     faulty = sequence.source[0] in (POISON, BROKEN)
     if sequence.max_output == 0:
         allowed = {Finish.END, Finish.CANCELLED, Finish.DEADLINE}
@@ -197,12 +189,12 @@ def check(sequence: Sequence, memory_was_refused: bool) -> None:
 
 @settings(max_examples=200, deadline=None, derandomize=True, database=None)
 @given(limits, st.lists(events, max_size=50))
-def test_each_text_ends_once_with_the_answer_that_it_has_alone(bounds: BatchLimits, happens: list[Event]) -> None:
+def test_each_text_ends_once_with_the_answer_it_has_alone(bounds: BatchLimits, happening: list[Event]) -> None:
     driven = Driven(bounds)
-    for event in happens:
+    for event in happening:
         driven.do(event)
     driven.until_all_have_ended()
-    refused = any(isinstance(event, Memory) for event in happens)
+    refused = any(isinstance(event, Memory) for event in happening)
     for sequence in driven.taken:
         assert driven.ended[id(sequence)] == 1
         check(sequence, refused)
@@ -211,16 +203,16 @@ def test_each_text_ends_once_with_the_answer_that_it_has_alone(bounds: BatchLimi
 
 @settings(max_examples=100, deadline=None, derandomize=True, database=None)
 @given(limits, st.lists(calm, max_size=50))
-def test_nobody_is_overtaken_where_there_is_memory(bounds: BatchLimits, happens: list[Event]) -> None:
+def test_no_text_is_overtaken_while_memory_suffices(bounds: BatchLimits, happening: list[Event]) -> None:
     driven = Driven(bounds)
-    for event in happens:
+    for event in happening:
         driven.do(event)
     driven.until_all_have_ended()
     admitted = [each.times.admitted for each in driven.taken if each.times.admitted]
     assert admitted == sorted(admitted)
 
 
-def test_who_makes_way_for_others_is_told_once() -> None:
+def test_a_text_refused_at_the_head_is_delivered_once() -> None:
     driven = Driven(BatchLimits(rows=1, tokens=100, encode_tokens=100, queue_sequences=9, queue_tokens=1000))
     text = Text(length=2, max_output=3, fault=None)
     driven.do(Submit((text,) * 6, None))
@@ -231,9 +223,9 @@ def test_who_makes_way_for_others_is_told_once() -> None:
     *_, late, patient = driven.taken
     while driven.queue.head is not late or driven.scheduler.rows:
         driven.turn(1.0)
-    # Something held the lane up, and a text takes 3 seconds.
+    # The lane was held up, and a text takes 3 seconds.
     driven.turn((late.deadline or 0) - 1.5 - driven.now)
     assert (late.finish, driven.ended[id(late)]) == (Finish.DEADLINE, 1)
-    assert isinstance(late.error, TooSlowError)
+    assert isinstance(late.error, DeadlineUnreachableError)
     driven.until_all_have_ended()
     assert (patient.finish, driven.ended[id(patient)]) == (Finish.END, 1)

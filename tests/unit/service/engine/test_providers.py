@@ -1,4 +1,4 @@
-"""What is asked of ONNX Runtime, and what is said where CUDA cannot be had."""
+"""Execution providers requested from ONNX Runtime, and errors if CUDA is unavailable."""
 
 import ctypes
 import types
@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from dragoman.service.engine.providers import CudaOptions, ProviderError, asked_of_runtime, cuda_fault, really_used
+from dragoman.service.engine.providers import CudaOptions, ProviderError, cuda_fault, provider_in_use, session_providers
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 
 
 def install(monkeypatch: pytest.MonkeyPatch, *providers: str, missing: tuple[str, ...] = ()) -> list[str]:
-    """A runtime with `providers`, on a machine that lacks the libraries `missing`; gives those that are loaded."""
+    """Fake a runtime with `providers` on a machine without the libraries `missing`; return the loading attempts."""
     tried: list[str] = []
 
     def preload() -> None:
@@ -37,21 +37,21 @@ def session(*providers: str) -> Any:
     return types.SimpleNamespace(get_providers=lambda: [*providers])
 
 
-def test_the_cpu_is_asked_for_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cpu_requests_only_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     tried = install(monkeypatch, CUDA, CPU)
-    assert asked_of_runtime("cpu", CudaOptions()) == [(CPU, {})]
+    assert session_providers("cpu", CudaOptions()) == [(CPU, {})]
     assert tried == []
 
 
 @pytest.mark.parametrize("provider", ["auto", "cuda"])
-def test_cuda_is_asked_for_with_its_options_where_it_is_there(
+def test_available_cuda_is_requested_with_its_options(
     monkeypatch: pytest.MonkeyPatch, provider: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tried = install(monkeypatch, CUDA, CPU)
     options = CudaOptions(
         device=1, memory_limit_bytes=2**30, arena_doubles=True, cudnn_search="exhaustive", graphs=True
     )
-    assert asked_of_runtime(provider, options) == [
+    assert session_providers(provider, options) == [
         (
             CUDA,
             {
@@ -64,11 +64,11 @@ def test_cuda_is_asked_for_with_its_options_where_it_is_there(
         ),
         (CPU, {}),
     ]
-    assert tried[0] == "preloaded", "out of NVIDIA's own wheels"
+    assert tried[0] == "preloaded", "from NVIDIA's wheels"
     assert capsys.readouterr().out == ""
 
 
-def test_graphs_and_limits_are_off_unless_asked_for() -> None:
+def test_cuda_graphs_and_limits_are_off_by_default() -> None:
     assert CudaOptions().for_runtime() == {
         "device_id": "0",
         "arena_extend_strategy": "kSameAsRequested",
@@ -77,38 +77,36 @@ def test_graphs_and_limits_are_off_unless_asked_for() -> None:
     }
 
 
-def test_auto_goes_without_cuda_where_it_cannot_run(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_auto_falls_back_to_the_cpu(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     install(monkeypatch, CPU)
-    assert asked_of_runtime("auto", CudaOptions()) == [(CPU, {})]
+    assert session_providers("auto", CudaOptions()) == [(CPU, {})]
     install(monkeypatch, CUDA, CPU, missing=("libcuda.so.1",))
     with caplog.at_level("INFO"):
-        assert asked_of_runtime("auto", CudaOptions()) == [(CPU, {})]
-    assert "the CPU computes, for CUDA cannot: libcuda.so.1: cannot open shared object file" in caplog.text
+        assert session_providers("auto", CudaOptions()) == [(CPU, {})]
+    assert "CUDA is unavailable, falling back to CPU: libcuda.so.1: cannot open shared object file" in caplog.text
 
 
-def test_a_runtime_without_cuda_is_told_of_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_runtime_without_cuda_names_the_package_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, CPU)
     with pytest.raises(ProviderError) as caught:
-        asked_of_runtime("cuda", CudaOptions())
+        session_providers("cuda", CudaOptions())
     assert str(caught.value) == (
-        "provider cuda cannot run here: this ONNX Runtime has CPUExecutionProvider alone; "
+        "provider cuda cannot run here: this ONNX Runtime has only CPUExecutionProvider; "
         "install dragoman[gpu] in place of dragoman[cpu]"
     )
 
 
-def test_the_library_that_is_missing_is_named_as_the_loader_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_libraries_are_named_by_the_loader(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, CUDA, CPU, missing=("libcuda.so.1",))
     with pytest.raises(ProviderError, match=r"^provider cuda cannot run here: libcuda\.so\.1: cannot open shared obj"):
-        asked_of_runtime("cuda", CudaOptions())
+        session_providers("cuda", CudaOptions())
     install(monkeypatch, CUDA, CPU, missing=("libcuda.so.1", "libonnxruntime_providers_cuda.so"))
     fault = cuda_fault()
     assert fault is not None
     assert fault.count("cannot open shared object file") == 2
 
 
-def test_all_that_is_needed_is_looked_for_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_libraries_are_loaded_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     tried = install(monkeypatch, CUDA, CPU)
     assert cuda_fault() is None
     assert tried == [
@@ -119,10 +117,10 @@ def test_all_that_is_needed_is_looked_for_in_order(monkeypatch: pytest.MonkeyPat
     ]
 
 
-def test_what_runs_is_told_and_cuda_must_be_what_runs() -> None:
+def test_the_provider_in_use_is_reported_and_cuda_must_run_all() -> None:
     on_cuda, on_cpu = session(CUDA, CPU), session(CPU)
-    assert really_used([on_cuda, on_cuda], "cuda") == CUDA
-    assert really_used([on_cpu], "cpu") == CPU
-    assert really_used([on_cuda, on_cpu], "auto") == CPU
+    assert provider_in_use([on_cuda, on_cuda], "cuda") == CUDA
+    assert provider_in_use([on_cpu], "cpu") == CPU
+    assert provider_in_use([on_cuda, on_cpu], "auto") == CPU
     with pytest.raises(ProviderError, match=r"^provider cuda could not be started; ONNX Runtime fell back to CPUExec"):
-        really_used([on_cuda, on_cpu], "cuda")
+        provider_in_use([on_cuda, on_cpu], "cuda")

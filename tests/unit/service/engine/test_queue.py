@@ -1,3 +1,5 @@
+"""Expired sequences leave the queue, wherever they are and whenever they expire."""
+
 import random
 
 import pytest
@@ -6,18 +8,18 @@ from dragoman.service.engine.queue import MIN_STALE_DEADLINES, Queue
 from dragoman.service.engine.sequence import Finish, Sequence
 
 
-class Asked(Sequence):
-    """A sequence that counts how often somebody looked whether it is dead."""
+class Counting(Sequence):
+    """A sequence that counts the checks of its expiry."""
 
-    looks = 0
+    checks = 0
 
-    def dead(self, now: float) -> Finish | None:
-        self.looks += 1
-        return super().dead(now)
+    def expired_reason(self, now: float) -> Finish | None:
+        self.checks += 1
+        return super().expired_reason(now)
 
 
-def sequence(deadline: float | None = None) -> Asked:
-    return Asked((10, 11, 2), (1,), 5, lambda _: None, deadline)
+def sequence(deadline: float | None = None) -> Counting:
+    return Counting((10, 11, 2), (1,), 5, lambda _: None, deadline)
 
 
 def queue_of(*sequences: Sequence) -> Queue:
@@ -26,24 +28,24 @@ def queue_of(*sequences: Sequence) -> Queue:
     return queue
 
 
-def test_who_is_alive_is_not_looked_at() -> None:
+def test_sequences_that_stay_are_not_checked() -> None:
     alive = [sequence(deadline=100.0 + number) for number in range(500)] + [sequence() for _ in range(500)]
     late, cancelled = sequence(deadline=5.0), sequence()
     queue = queue_of(*alive, late, cancelled)
     cancelled.cancel()
     assert set(queue.drop_expired(5.0)) == {late, cancelled}
     assert (late.finish, cancelled.finish) == (Finish.DEADLINE, Finish.CANCELLED)
-    assert sum(each.looks for each in alive) == 0
+    assert sum(each.checks for each in alive) == 0
     assert (len(queue), queue.tokens) == (1000, 8000)
 
 
-def test_one_that_was_cancelled_before_it_came_is_dropped_all_the_same() -> None:
+def test_a_sequence_cancelled_before_submission_is_dropped() -> None:
     text = sequence()
     text.cancel()
     assert queue_of(text).drop_expired(0.0) == [text]
 
 
-def test_one_that_was_cancelled_twice_is_dropped_once() -> None:
+def test_a_sequence_cancelled_twice_is_dropped_once() -> None:
     text = sequence(deadline=1.0)
     queue = queue_of(text)
     text.cancel()
@@ -53,7 +55,7 @@ def test_one_that_was_cancelled_twice_is_dropped_once() -> None:
     assert text.finish is Finish.DEADLINE
 
 
-def test_one_that_runs_is_not_the_queue_s_to_drop() -> None:
+def test_a_running_sequence_is_not_dropped_by_the_queue() -> None:
     text = sequence(deadline=1.0)
     queue = queue_of(text)
     assert queue.take() is text
@@ -63,7 +65,7 @@ def test_one_that_runs_is_not_the_queue_s_to_drop() -> None:
 
 
 @pytest.mark.parametrize("reason", [Finish.DEADLINE, Finish.CANCELLED])
-def test_one_that_was_put_back_can_die_again_and_is_first_until_then(reason: Finish) -> None:
+def test_a_sequence_put_back_is_first_and_can_expire(reason: Finish) -> None:
     text, other = sequence(deadline=5.0), sequence()
     queue = queue_of(text, other)
     queue.put_back([queue.take()])
@@ -75,7 +77,7 @@ def test_one_that_was_put_back_can_die_again_and_is_first_until_then(reason: Fin
     assert queue.head is other
 
 
-def test_one_that_was_cancelled_while_it_ran_is_dropped_when_it_is_put_back() -> None:
+def test_a_sequence_cancelled_in_a_row_is_dropped_if_put_back() -> None:
     text = sequence()
     queue = queue_of(text)
     queue.take()
@@ -85,7 +87,7 @@ def test_one_that_was_cancelled_while_it_ran_is_dropped_when_it_is_put_back() ->
     assert queue.drop_expired(0.0) == [text]
 
 
-def test_sequences_that_have_left_are_not_kept_for_their_deadline() -> None:
+def test_deadlines_of_gone_sequences_are_cleaned_up() -> None:
     texts = [sequence(deadline=1000.0) for _ in range(10 * MIN_STALE_DEADLINES)]
     queue = queue_of(*texts)
     while len(queue):
@@ -95,7 +97,7 @@ def test_sequences_that_have_left_are_not_kept_for_their_deadline() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_it_drops_whom_a_look_at_each_would_drop(seed: int) -> None:
+def test_drops_are_those_of_a_full_scan(seed: int) -> None:
     rng = random.Random(seed)
     queue, waiting = Queue(10_000, 10**6), list[Sequence]()
     for now in range(300):
@@ -104,9 +106,9 @@ def test_it_drops_whom_a_look_at_each_would_drop(seed: int) -> None:
         waiting += added
         if waiting and rng.random() < 0.3:
             rng.choice(waiting).cancel()
-        dead = {each for each in waiting if each.dead(now)}
-        assert set(queue.drop_expired(now)) == dead
-        waiting = [each for each in waiting if each not in dead]
+        expired = {each for each in waiting if each.expired_reason(now)}
+        assert set(queue.drop_expired(now)) == expired
+        waiting = [each for each in waiting if each not in expired]
         if waiting and rng.random() < 0.5:
             taken = [queue.take() for _ in range(rng.randint(1, len(waiting)))]
             assert taken == waiting[: len(taken)]

@@ -1,4 +1,4 @@
-"""What runs take is counted where it grows, and given back after a while."""
+"""Working memory is measured when it grows, and given back after a while."""
 
 import threading
 
@@ -8,16 +8,16 @@ from dragoman.service.engine.working_memory import GIVE_BACK_SECONDS, WorkingMem
 
 
 class Process:
-    """Resident memory that a test sets."""
+    """Resident memory, set by a test."""
 
     def __init__(self) -> None:
         self.resident = 1000
-        self.looks = 0
+        self.counts = 0
         self.given_back = 0
         self.now = 0.0
 
     def anonymous(self) -> int:
-        self.looks += 1
+        self.counts += 1
         return self.resident
 
     def give_back(self) -> None:
@@ -39,7 +39,7 @@ def run(working: WorkingMemory, process: Process, graph: str, size: tuple[int, .
         process.resident += takes
 
 
-def test_what_a_larger_run_takes_is_added(process: Process, working: WorkingMemory) -> None:
+def test_the_growth_of_a_larger_run_is_added(process: Process, working: WorkingMemory) -> None:
     graph = "decoder"
     run(working, process, graph, (8, 1), 100)
     run(working, process, graph, (16, 1), 50)
@@ -47,12 +47,12 @@ def test_what_a_larger_run_takes_is_added(process: Process, working: WorkingMemo
     assert working.nbytes == 155
 
 
-def test_a_run_that_is_no_larger_is_not_looked_at(process: Process, working: WorkingMemory) -> None:
+def test_a_run_that_is_no_larger_is_not_measured(process: Process, working: WorkingMemory) -> None:
     graph = "decoder"
     run(working, process, graph, (8, 2), 100)
-    looks = process.looks
+    counts = process.counts
     run(working, process, graph, (8, 1), 7)
-    assert process.looks == looks
+    assert process.counts == counts
     assert working.nbytes == 100
 
 
@@ -63,7 +63,7 @@ def test_each_graph_has_its_own_largest_run(process: Process, working: WorkingMe
     assert working.nbytes == 110
 
 
-def test_a_run_that_raises_counts_nothing_and_holds_up_nobody(process: Process, working: WorkingMemory) -> None:
+def test_a_run_that_raises_counts_nothing_and_blocks_no_other(process: Process, working: WorkingMemory) -> None:
     graph = "decoder"
     with pytest.raises(ValueError, match="broken"), working.run(graph, (8,)):
         raise ValueError("broken")
@@ -71,7 +71,7 @@ def test_a_run_that_raises_counts_nothing_and_holds_up_nobody(process: Process, 
     assert working.nbytes == 10
 
 
-def test_what_two_lanes_take_at_once_is_counted_once(process: Process, working: WorkingMemory) -> None:
+def test_growth_in_two_lanes_at_once_is_counted_once(process: Process, working: WorkingMemory) -> None:
     graph, inside, over = "decoder", threading.Event(), threading.Event()
 
     def slow() -> None:
@@ -89,7 +89,7 @@ def test_what_two_lanes_take_at_once_is_counted_once(process: Process, working: 
     assert working.nbytes == 150
 
 
-def test_after_giving_back_all_is_looked_at_again(process: Process, working: WorkingMemory) -> None:
+def test_after_giving_back_runs_are_measured_again(process: Process, working: WorkingMemory) -> None:
     graph, shrunk = "decoder", []
     run(working, process, graph, (8,), 100)
     working.give_back(lambda: shrunk.append(process.given_back))
@@ -98,7 +98,7 @@ def test_after_giving_back_all_is_looked_at_again(process: Process, working: Wor
     assert working.nbytes == 30
 
 
-def test_under_load_memory_is_given_back_now_and_then(process: Process, working: WorkingMemory) -> None:
+def test_memory_is_given_back_at_intervals_under_load(process: Process, working: WorkingMemory) -> None:
     process.now = GIVE_BACK_SECONDS - 1
     working.refresh(lambda: None)
     assert process.given_back == 0
