@@ -10,54 +10,35 @@ the rest is cancelled.
 import asyncio
 import gc
 import logging
-import math
-import os
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
-import grpc
-from grpc_health.v1 import health, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
 from prometheus_client import CollectorRegistry
 
 from dragoman.bundle.manifest import Manifest
 from dragoman.client.values import ModelInfo
-from dragoman.service.banner import at
-from dragoman.service.engine.engine import Engine
-from dragoman.service.engine.fair_scheduler import FairScheduler
-from dragoman.service.errors import StartupError
 from dragoman.service.lifecycle import Lifecycle, State
+from dragoman.service.loading.assembly import Assembler
 from dragoman.service.loading.loader import LoadedModel
 from dragoman.service.loading.memory_shares import Claim, shares
 from dragoman.service.loading.model_checks import check_models
 from dragoman.service.loading.runtime_check import as_configured
-from dragoman.service.loading.trial_calls import rehearse
+from dragoman.service.loading.trial_calls import ENGINE_STOP_SECONDS, try_out
 from dragoman.service.loading.watchdog import watch
-from dragoman.service.rpc.auth import Authenticator, CallerLimits
-from dragoman.service.rpc.health import report_health
-from dragoman.service.rpc.interceptor import CallInterceptor
-from dragoman.service.rpc.ports import cannot_listen, check_free
-from dragoman.service.rpc.servicer import TranslationService
-from dragoman.service.rpc.tokens import token_source
-from dragoman.service.rpc.transport import exposure, port_binder, server_limits, transport_options
+from dragoman.service.rpc.grpc_server import GrpcServer
+from dragoman.service.rpc.ports import cannot_listen
 from dragoman.service.settings import ServerSettings
-from dragoman.service.system.in_thread import run_in_thread
+from dragoman.service.system.in_thread import run_in_thread, within
 from dragoman.service.system.memory_limits import NvidiaDevices
 from dragoman.service.system.tuning import lower_thread_priority, trim_malloc
-from dragoman.service.telemetry.call_log import CallLog
 from dragoman.service.telemetry.memory_report import MemoryReporter
 from dragoman.service.telemetry.metrics import Metrics
 from dragoman.service.telemetry.metrics_http import MetricsServer
 from dragoman.service.telemetry.recorders import ModelMetrics
-from dragoman.service.telemetry.traces import open_traces
-from dragoman.service.translation.model_info import model_info
 from dragoman.service.translation.served_model import ServedModel
-from dragoman.service.translation.translator import CallSizeLimits, Translator
-from dragoman.v1 import translation_pb2_grpc
-from dragoman.v1.names import METHODS, SERVICE
 
 log = logging.getLogger(__name__)
 
@@ -66,9 +47,6 @@ SENDING_SECONDS = 0.5
 
 TRACES_SECONDS = 5
 """Maximum time for sending the last traces, within the rest of the grace."""
-
-ENGINE_STOP_SECONDS = 1
-"""Maximum wait for the engine's current step."""
 
 RETIRED_SECONDS = 0.1
 """Time for the threads and tasks of a retired model to end, before its memory is returned."""
@@ -89,18 +67,12 @@ class Server:
         language, or faulty tokens or certificates.
         """
         self._settings = settings
-        self._clock = clock
         self._lifecycle = Lifecycle()
         self.registry = CollectorRegistry()
-        """Where the metrics are."""
+        """Registry of the server's metrics."""
         self._devices = NvidiaDevices()
         self._metrics = Metrics(self.registry, self._devices.memory)
         check_models(settings, manifests)
-        self._guard = Authenticator(
-            token_source(settings.tokens_file, os.environ),
-            CallerLimits(settings.token_calls_per_second, settings.token_calls),
-        )
-        self._bind = port_binder(settings)
         self._model_metrics = {
             manifest.name: ModelMetrics(self._metrics, manifest.name, manifest.target_languages)
             for manifest in manifests
@@ -112,11 +84,8 @@ class Server:
         self.account = MemoryReporter()
         """The report of the process's memory."""
         self._metrics.before_scrape.append(self._record_memory)
-        self._fair_scheduler = FairScheduler(settings.lanes, clock, settings.run_timeout_seconds or math.inf)
-        self._service = TranslationService(self.models, server_limits(settings), self.account, settings.pivot)
-        self._health = health.aio.HealthServicer()
-        self._traces = open_traces(settings)
-        self._grpc = self._make_grpc()
+        self._assembler = Assembler(settings, clock)
+        self._grpc = GrpcServer(settings, self.models, self.account, self._metrics, self._lifecycle)
         self._metrics_server: MetricsServer | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self.port = 0
@@ -127,7 +96,7 @@ class Server:
     @property
     def warnings(self) -> tuple[str, ...]:
         """Warnings about an exposed server, for its operator."""
-        return exposure(self._settings, self._guard.closed)
+        return self._grpc.warnings
 
     async def open(self) -> None:
         """Bind both ports, and answer on them: metrics and health, but no calls yet.
@@ -135,13 +104,8 @@ class Server:
         Raises StartupError if a port cannot be bound.
         """
         await self._report_health()
-        host, port = self._settings.host, self._settings.port
         metrics_host, metrics_port = self._settings.metrics_address, self._settings.metrics_port
-        check_free(host, port)
-        try:
-            self.port = self._bind(self._grpc, at(host, port))
-        except RuntimeError as error:
-            raise StartupError(f"cannot listen on {host}, port {port}") from error
+        self.port = self._grpc.bind()
         try:
             self._metrics_server = MetricsServer(
                 metrics_host,
@@ -162,10 +126,10 @@ class Server:
         Raises StartupError if the memory budget is too small for it.
         """
         if self._settings.warmup_seconds:
-            await self._rehearse(model)
+            await try_out(model, self._assembler, self._settings)
         manifest, settings = model.manifest, self._settings
         name, metrics = manifest.name, self._model_metrics[manifest.name]
-        served = self._served(model, metrics)
+        served = self._assembler.assemble(model, metrics)
         self._share_memory({**self.models, name: served})
         metrics.watch(served.engine)
         metrics.loaded(
@@ -207,56 +171,18 @@ class Server:
         """
         self._lifecycle.move(State.STOPPING)
         grace_end = time.monotonic() + grace_seconds
-        await self._health.enter_graceful_shutdown()
-        finished = await _within(grace_seconds, self._lifecycle.idle())
+        await self._grpc.drain()
+        finished = await within(grace_seconds, self._lifecycle.idle())
         # Streams of health and reflection never end by themselves, and are not waited for.
         await self._grpc.stop(SENDING_SECONDS if finished else 0)
         left = min(TRACES_SECONDS, max(0.0, grace_end - time.monotonic()))
-        await _within(left, run_in_thread(self._traces.close))
+        await within(left, run_in_thread(self._grpc.traces.close))
         engines = [model.engine for model in self.models.values()]
-        await asyncio.gather(*(_within(ENGINE_STOP_SECONDS, run_in_thread(engine.stop)) for engine in engines))
+        await asyncio.gather(*(within(ENGINE_STOP_SECONDS, run_in_thread(engine.stop)) for engine in engines))
         if self._metrics_server is not None:
             await self._metrics_server.stop()
         for task in self._tasks:
             task.cancel()
-
-    def _served(self, model: LoadedModel, metrics: ModelMetrics) -> ServedModel:
-        """`model` with an engine, not yet started, that counts into `metrics`."""
-        manifest, settings, rules = model.manifest, self._settings, model.manifest.decoding
-        share = self._fair_scheduler.share(settings.weights.get(manifest.name, 1.0))
-        engine = Engine(model.runners, settings.limits, rules.end_ids, metrics, self._clock, rules.forced_end_id, share)
-        limits = CallSizeLimits(settings.max_texts, settings.max_answer_bytes)
-        translator = Translator(manifest, model.tokenizer, engine, limits, metrics)
-        info = model_info(manifest, model.provider, settings.compute_threads)
-        return ServedModel(info, translator, engine, model.runtime_version, model.weights_file, model.held_bytes)
-
-    async def _rehearse(self, model: LoadedModel) -> None:
-        manifest = model.manifest
-        unscraped = ModelMetrics(Metrics(CollectorRegistry()), manifest.name, manifest.target_languages)
-        trial = self._served(model, unscraped)
-        trial.engine.start()
-        try:
-            await rehearse(trial, server_limits(self._settings), self._settings.warmup_seconds)
-        except asyncio.CancelledError:
-            # A model that hangs must not keep the server from stopping.
-            await _within(ENGINE_STOP_SECONDS, run_in_thread(trial.engine.stop))
-            raise
-        await run_in_thread(trial.engine.stop)
-        # The garbage of loading would otherwise be collected during one of the first calls.
-        gc.collect()
-
-    def _make_grpc(self) -> grpc.aio.Server:
-        settings = self._settings
-        call_log = CallLog(settings.log_calls_per_second, settings.log_texts)
-        listeners = (call_log.note, self._traces.note)
-        interceptor = CallInterceptor(
-            SERVICE, METHODS, self._metrics, self._lifecycle, self._guard, settings.max_call_seconds, listeners
-        )
-        server = grpc.aio.server(interceptors=[interceptor], options=transport_options(settings))
-        translation_pb2_grpc.add_TranslationServiceServicer_to_server(self._service, server)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
-        return server
 
     def _share_memory(self, models: Mapping[str, ServedModel]) -> None:
         """Divide the memory budget among `models`, once all are present. Raises StartupError if it is too small."""
@@ -285,7 +211,7 @@ class Server:
         return self._lifecycle.ready and model is not None and model.lifecycle.ready
 
     async def _report_health(self) -> None:
-        await report_health(self._health, self._model_metrics, self._ready)
+        await self._grpc.report_health(self._model_metrics, self._ready)
 
     def _hang_report(self, model: ServedModel) -> Callable[[bool], Coroutine[Any, Any, None]]:
         """The watchdog's report on the engine of `model`."""
@@ -343,11 +269,3 @@ class Server:
 def _give_back() -> None:
     gc.collect()
     trim_malloc()
-
-
-async def _within(seconds: float, work: Coroutine[Any, Any, None]) -> bool:
-    """Whether `work` ended within `seconds`; if not, it is cancelled."""
-    task = asyncio.create_task(work)
-    done, _ = await asyncio.wait({task}, timeout=seconds)
-    task.cancel()
-    return bool(done)

@@ -4,6 +4,8 @@ Some work is slow only once: lazy imports, the interpreter's specialization, gRP
 text. The trial calls take that cost over gRPC, on a private socket and with throw-away metrics.
 """
 
+import asyncio
+import gc
 import logging
 import tempfile
 import time
@@ -15,11 +17,17 @@ from prometheus_client import CollectorRegistry
 from dragoman.client.values import ServerLimits
 from dragoman.service.banner import EXAMPLE
 from dragoman.service.lifecycle import Lifecycle, State
+from dragoman.service.loading.assembly import Assembler
+from dragoman.service.loading.loader import LoadedModel
 from dragoman.service.rpc.auth import Authenticator, CallerLimits
 from dragoman.service.rpc.interceptor import CallInterceptor
 from dragoman.service.rpc.servicer import TranslationService
+from dragoman.service.rpc.transport import server_limits
+from dragoman.service.settings import ServerSettings
+from dragoman.service.system.in_thread import run_in_thread, within
 from dragoman.service.telemetry.memory_report import MemoryReporter
 from dragoman.service.telemetry.metrics import Metrics
+from dragoman.service.telemetry.recorders import ModelMetrics
 from dragoman.service.translation.served_model import ServedModel
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as rpc
@@ -32,11 +40,31 @@ CALLS = 16
 
 OUTPUT_TOKENS = 8
 
+ENGINE_STOP_SECONDS = 1
+"""Maximum wait for an engine's current step."""
+
 SHARED_MEMORY = "/dev/shm"
 """Folder in memory that any user may write to on Linux."""
 
 
-async def rehearse(model: ServedModel, limits: ServerLimits, seconds: float) -> None:
+async def try_out(model: LoadedModel, assembler: Assembler, settings: ServerSettings) -> None:
+    """Make the trial calls to `model` on an engine of its own, within the settings' warm-up time."""
+    manifest = model.manifest
+    unscraped = ModelMetrics(Metrics(CollectorRegistry()), manifest.name, manifest.target_languages)
+    trial = assembler.assemble(model, unscraped)
+    trial.engine.start()
+    try:
+        await make_trial_calls(trial, server_limits(settings), settings.warmup_seconds)
+    except asyncio.CancelledError:
+        # A model that hangs must not keep the server from stopping.
+        await within(ENGINE_STOP_SECONDS, run_in_thread(trial.engine.stop))
+        raise
+    await run_in_thread(trial.engine.stop)
+    # The garbage of loading would otherwise be collected during one of the first calls.
+    gc.collect()
+
+
+async def make_trial_calls(model: ServedModel, limits: ServerLimits, seconds: float) -> None:
     """Make the trial calls to `model`, whose engine is running; starts none after `seconds`.
 
     A failure is logged, and does not keep the model from being served.

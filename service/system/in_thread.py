@@ -2,9 +2,9 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 THREAD_NAME = "in-thread"
 """Name of each thread that `run_in_thread` starts; the process ends differently while one is alive (`serving.py`)."""
@@ -40,3 +40,11 @@ async def run_in_thread(job: Callable[[], T]) -> T:
 
     threading.Thread(target=work, name=THREAD_NAME, daemon=True).start()
     return await result
+
+
+async def within(seconds: float, work: Coroutine[Any, Any, None]) -> bool:
+    """Whether `work` ended within `seconds`; if not, it is cancelled."""
+    task = asyncio.create_task(work)
+    done, _ = await asyncio.wait({task}, timeout=seconds)
+    task.cancel()
+    return bool(done)
