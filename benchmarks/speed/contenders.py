@@ -42,7 +42,7 @@ class Contender(Protocol):
 
 
 @dataclass(frozen=True)
-class Race:
+class Comparison:
     """What is held against what."""
 
     precision: Precision
@@ -60,13 +60,13 @@ class Race:
         return self.peer, self.peer_precision
 
 
-RACES = (
-    Race("float32", "ctranslate2", "float32"),
-    Race("float32", "transformers", "float32"),
-    Race("float32", "optimum", "float32"),
-    Race("int8", "ctranslate2", "int8"),
+COMPARISONS = (
+    Comparison("float32", "ctranslate2", "float32"),
+    Comparison("float32", "transformers", "float32"),
+    Comparison("float32", "optimum", "float32"),
+    Comparison("int8", "ctranslate2", "int8"),
     # It has no int8 on the CPU: this is what whoever comes from it gains.
-    Race("int8", "transformers", "float32"),
+    Comparison("int8", "transformers", "float32"),
 )
 
 Opener = Callable[[int], Contender]
@@ -95,7 +95,7 @@ class Dragoman:
             return in_order_of_length(engine, sources, [longest] * len(sources))
 
     def _engine(self) -> Offline:
-        """Made anew each time, which takes no time, so that no thread outlives its race."""
+        """Made anew each time, which takes no time, so that no thread outlives its comparison."""
         return Offline([self._runner], self._rules, self._rows, scored=False)
 
 
@@ -118,9 +118,9 @@ def prepare_peers(names: Sequence[str], folder: Path, model: Transformer, rules:
     return found
 
 
-def races_of(peers: Mapping[Key, Opener]) -> Iterator[Race]:
+def comparisons_of(peers: Mapping[Key, Opener]) -> Iterator[Comparison]:
     """Those that can be run with the peers that are there."""
-    return (race for race in RACES if race.theirs in peers)
+    return (comparison for comparison in COMPARISONS if comparison.theirs in peers)
 
 
 def _prepare_ctranslate2(folder: Path, model: Transformer, rules: DecodingRules) -> dict[Key, Opener]:
