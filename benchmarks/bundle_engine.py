@@ -1,4 +1,4 @@
-"""The serving engine as the benchmarks drive it."""
+"""Offline use of the serving engine in the benchmarks."""
 
 from collections.abc import Sequence as Row
 from pathlib import Path
@@ -16,7 +16,7 @@ def open_engine(bundle: Bundle, *, threads: int, rows: int) -> Offline:
 
 
 class Translator:
-    """Text to text through a bundle's engine, all at once."""
+    """Offline translator of a bundle."""
 
     def __init__(self, bundle_folder: Path, *, threads: int, rows: int = 32) -> None:
         bundle = open_bundle(bundle_folder)
@@ -25,7 +25,7 @@ class Translator:
         self._engine = open_engine(bundle, threads=threads, rows=rows)
 
     def translate(self, texts: Row[str]) -> list[str]:
-        """Translations in the order of `texts`; one that is longer than the model's limit is cut."""
+        """Translations in the order of `texts`; texts beyond the model's limit are truncated."""
         sources = [cut(self._tokenizer.encode(text), self._longest) for text in texts]
         outputs = in_order_of_length(self._engine, sources)
         return [self._tokenizer.decode(tokens) for tokens in outputs]
@@ -36,7 +36,7 @@ class Translator:
 
 
 def in_order_of_length(engine: Offline, sources: Row[Row[int]], limits: Row[int] | None = None) -> list[list[int]]:
-    """The outputs in the order of `sources`, which run in the order of their lengths, so that little is padded."""
+    """Outputs in the order of `sources`, which run sorted by length to reduce padding."""
     order = sorted(range(len(sources)), key=lambda index: len(sources[index]))
     most = None if limits is None else [limits[index] for index in order]
     found = engine.run([sources[index] for index in order], most)

@@ -1,4 +1,4 @@
-"""The two models that are measured: one of OPUS-MT's shape with random weights, and the shipped one."""
+"""The two benchmark models: OPUS-MT's shape with random weights, and the shipped model."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -24,18 +24,18 @@ SHIPPED = Path("model/pretrained/en-fr")
 
 @dataclass(frozen=True)
 class Measured:
-    """A model, and how it is decoded."""
+    """Model with its decoding rules."""
 
     name: str
     model: Transformer
     rules: DecodingRules
-    """With the model's own ends."""
+    """Decoding rules with the model's own end tokens."""
     tokenizer: Tokenizer | None
-    """None where the weights are random, and no text can be read."""
+    """None for random weights."""
 
     @property
     def endless(self) -> DecodingRules:
-        """The rules with the end tokens suppressed, so that every output is as long as it may be."""
+        """Rules with the end tokens suppressed, so that every output reaches its maximum length."""
         return replace(self.rules, suppressed_ids=(*self.rules.suppressed_ids, *self.rules.end_ids))
 
 
@@ -47,7 +47,7 @@ def opus_shape() -> Measured:
 
 
 def shipped() -> Measured:
-    """The checkpoint that comes with Dragoman."""
+    """The checkpoint shipped with Dragoman."""
     checkpoint = load_checkpoint(SHIPPED)
     return Measured("en-fr", checkpoint.model, checkpoint.config.decoding, checkpoint.tokenizer)
 
@@ -56,7 +56,7 @@ MODELS: Mapping[str, Callable[[], Measured]] = {"opus-shape": opus_shape, "en-fr
 
 
 def write_bundle(folder: Path, model: Transformer, rules: DecodingRules, precision: Precision) -> Bundle:
-    """Export without proof, for measurements alone: what is written is no whole bundle, but the engine runs it."""
+    """Export without proof, for measurements only: the bundle is incomplete, but the engine runs it."""
     folder.mkdir(parents=True, exist_ok=True)
     reduced = REDUCED[precision](model) if precision in REDUCED else model
     write_graphs(folder, reduced, rules, precision=precision)

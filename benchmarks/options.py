@@ -1,4 +1,4 @@
-"""What the commands that compare have in common: their options, and how they end."""
+"""Options shared by the comparison commands, and the output of their results."""
 
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
@@ -10,7 +10,7 @@ from benchmarks.results_file import FOLDER, PEERS, conditions, save
 from benchmarks.timing import MIN_ROUNDS
 
 DISTRIBUTIONS = ("onnxruntime", "ctranslate2", "torch", "transformers", "optimum-onnx")
-"""Whose versions count."""
+"""Packages whose versions are recorded."""
 
 Command = Callable[..., None]
 
@@ -29,7 +29,7 @@ def output_options(command: Command) -> Command:
         type=click.IntRange(1),
         default=MIN_ROUNDS,
         show_default=True,
-        help=f"With fewer than {MIN_ROUNDS} it is a trial, written into OUTPUT/trial.",
+        help=f"Fewer than {MIN_ROUNDS} make a trial, written to OUTPUT/trial.",
     )
     work = click.option("--work", type=click.Path(path_type=Path), default=Path("build/bench"), show_default=True)
     output = click.option("--output", type=click.Path(path_type=Path), default=FOLDER, show_default=True)
@@ -37,14 +37,14 @@ def output_options(command: Command) -> Command:
 
 
 def finish(output: Path, section: str, figures: object, command: str, rounds: int) -> None:
-    """Write the section, and print the whole table; a trial is written aside."""
+    """Write the section and print the whole table; a trial goes into its own folder."""
     measured_on = conditions(command, [name for name in DISTRIBUTIONS if installed(name)], rounds)
     folder = output if rounds >= MIN_ROUNDS else output / "trial"
     click.echo(save(folder, section, figures, measured_on))
 
 
 def installed(name: str) -> bool:
-    """Whether there is a distribution of that name."""
+    """Whether a distribution of that name is installed."""
     try:
         version(name)
     except PackageNotFoundError:

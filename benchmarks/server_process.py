@@ -1,4 +1,4 @@
-"""A real server in a process of its own, and what can be seen of it from outside."""
+"""Server in a separate process, with its metrics, memory and processor time seen from outside."""
 
 import os
 import re
@@ -13,65 +13,65 @@ from pathlib import Path
 from urllib.request import ProxyHandler, build_opener
 
 END_SECONDS = 60
-"""How long a server may take to end."""
+"""Time limit for a server to end."""
 
 GAUGES = ("dragoman_queue_sequences", "dragoman_queue_tokens", "dragoman_active_rows")
-"""What is 0 where nothing is going on."""
+"""Gauges that are 0 on an idle server."""
 
 NO_PROXY = build_opener(ProxyHandler({}))
-"""For addresses of this machine."""
+"""Opener for addresses of this machine, without a proxy."""
 
 
 class ServerProcess:
-    """`dragoman serve`, from when it is ready."""
+    """Ready `dragoman serve` process."""
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
-        """Waits for the lines that say where it listens. Raises RuntimeError where it ends instead."""
+        """Wait for the line with the addresses. Raises RuntimeError if the process ends first."""
         self.pid = process.pid
         self._process = process
-        said: list[str] = []
+        lines: list[str] = []
         for line in process.stdout or ():
-            said.append(line)
+            lines.append(line)
             found = re.search(r"gRPC on (\S+), metrics on (\S+)", line)
             if found:
                 self.address, self._metrics = found[1], found[2]
                 return
-        raise RuntimeError(f"the server ended with status {process.wait()}: {''.join(said)}")
+        raise RuntimeError(f"the server ended with status {process.wait()}: {''.join(lines)}")
 
     def resident_bytes(self) -> int:
-        """Its memory that is resident now."""
+        """Resident memory now."""
         return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     def cpu_seconds(self) -> float:
-        """Processor time that it has used so far, of all its threads, its own and the system's."""
+        """User and system time of all threads so far."""
         # The name, in brackets, may hold anything; user and system time are the 12th and 13th field after it.
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def running(self) -> bool:
-        """Whether it has not ended."""
+        """Whether the process is alive."""
         return self._process.poll() is None
 
     def open_files(self) -> int:
-        """Its file descriptors."""
+        """Number of open file descriptors."""
         return len(list(Path(f"/proc/{self.pid}/fd").iterdir()))
 
     def threads(self) -> int:
-        """Its threads."""
+        """Number of threads."""
         return len(list(Path(f"/proc/{self.pid}/task").iterdir()))
 
     def page(self) -> str:
-        """Its metrics, as they are scraped."""
+        """Page of metrics, scraped now."""
         with NO_PROXY.open(self._metrics, timeout=END_SECONDS) as page:
             text: str = page.read().decode()
         return text
 
     def metric(self, name: str) -> float:
-        """The sum of all samples of that name; 0 if there are none."""
+        """Sum of all samples of that name; 0 without any."""
         return sum_of(self.page(), name)
 
     def at_rest(self, seconds: float) -> bool:
-        """Whether nothing waits or runs in it any more, at the latest after so many seconds."""
+        """Wait until all gauges are 0, at most `seconds`. Returns whether they are."""
         until = time.monotonic() + seconds
         while any(map(self.metric, GAUGES)):
             if time.monotonic() > until:
@@ -81,13 +81,13 @@ class ServerProcess:
 
 
 def sum_of(page: str, name: str) -> float:
-    """The sum of all samples of that name on a page of metrics."""
+    """Sum of all samples of that name on a page of metrics."""
     lines = (line for line in page.splitlines() if re.match(rf"{name}[ {{]", line))
     return sum(float(line.rpartition(" ")[2]) for line in lines)
 
 
 def sums_by(page: str, name: str, label: str) -> Counter[str]:
-    """The sums of all samples of that name, by the value of a label."""
+    """Sums of all samples of that name, by the value of a label."""
     found = Counter[str]()
     for line in page.splitlines():
         value = re.match(rf'{name}{{[^}}]*{label}="([^"]*)"', line)
@@ -98,7 +98,7 @@ def sums_by(page: str, name: str, label: str) -> Counter[str]:
 
 @contextmanager
 def server_process(bundle: Path, *options: str, cpus: Set[int] | None = None) -> Iterator[ServerProcess]:
-    """Serve `bundle` on free ports of the loopback, on `cpus` alone if given; ended when left."""
+    """Serve `bundle` on free loopback ports, pinned to `cpus` if given; the server ends on exit."""
     command = [sys.executable, "-m", "dragoman.service.cli", "serve", str(bundle), "--no-verify"]
     command += ["--port", "0", "--metrics-port", "0", "--log-calls-per-second", "0", *options]
     with pinned(cpus):
@@ -118,7 +118,7 @@ def server_process(bundle: Path, *options: str, cpus: Set[int] | None = None) ->
 
 @contextmanager
 def pinned(cpus: Set[int] | None) -> Iterator[None]:
-    """Inside, this thread and whatever it starts run on `cpus` alone; None changes nothing."""
+    """Pin this thread and the processes it starts to `cpus`; None changes nothing."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cpus or before)
     try:

@@ -1,4 +1,4 @@
-"""Contenders that take turns, and what their times come to."""
+"""Interleaved timing of contenders, and the throughput from their times."""
 
 import statistics
 import time
@@ -9,24 +9,24 @@ from typing import TypeVar
 Name = TypeVar("Name", bound=Hashable)
 
 MIN_ROUNDS = 5
-"""A median of fewer is none."""
+"""Fewest rounds for a meaningful median."""
 
 REST_SECONDS = 0.2
-"""Between two contenders, so that threads of the one that spin do not slow the other."""
+"""Pause between two contenders, so that spinning threads of one do not slow the other."""
 
 
 @dataclass(frozen=True)
 class Speed:
-    """How fast something ran, in whatever it was asked to count."""
+    """Throughput, in the caller's unit of work per second."""
 
     per_second: float
-    """By the median of the times."""
+    """Throughput at the median time."""
     spread: float
     """(longest time - shortest time) / median."""
 
 
 def speed(seconds: Sequence[float], work: float) -> Speed:
-    """What several runs over the same `work` (tokens, sentences) come to. Raises ValueError where there are none."""
+    """Throughput of several runs over the same `work` (tokens, sentences). Raises ValueError for an empty `seconds`."""
     if not seconds:
         raise ValueError("seconds must hold at least one time, is empty")
     median = statistics.median(seconds)
@@ -34,14 +34,14 @@ def speed(seconds: Sequence[float], work: float) -> Speed:
 
 
 def ratio(ours: Speed, theirs: Speed) -> float:
-    """How many times as fast as theirs ours is."""
+    """Our throughput divided by theirs."""
     return round(ours.per_second / theirs.per_second, 3)
 
 
 def take_turns(
     contenders: Mapping[Name, Callable[[], object]], rounds: int, rest_seconds: float = REST_SECONDS
 ) -> dict[Name, list[float]]:
-    """The seconds of each contender in each round: all run once a round, each round in the other direction."""
+    """Seconds per contender and round; each runs once a round, and the order reverses every round."""
     seconds: dict[Name, list[float]] = {name: [] for name in contenders}
     for number in range(rounds):
         order = list(contenders) if number % 2 == 0 else list(contenders)[::-1]

@@ -1,12 +1,12 @@
-"""Does hostile input bring a server down, hang it, or make it fail?
+"""Fuzz test of the gRPC surface: crashes, hangs and internal errors.
 
     python -m benchmarks.reliability.fuzz BUNDLE --messages 200000
 
-A real server process. Calls of every method there is, health and reflection too, and of some that there are not, with
-messages as `benchmarks.reliability.hostile` draws them; then connections that speak no gRPC, or stop in the middle
-of it. Each call must end in time, and none as INTERNAL or UNKNOWN, which would be the server's own fault. Afterwards
-a text must be translated as before, and every gauge be at 0. Ends with status 1 otherwise. The printed seed draws the
-same messages again.
+Against a real server process, calls of every method, health and reflection included, and of methods that do not exist,
+with messages drawn by `benchmarks.reliability.hostile`. Then connections that do not speak gRPC, or break off. Each
+call must end in time, and none as INTERNAL or UNKNOWN, which would be a fault of the server. Afterwards a text must be
+translated as before, and every gauge must be at 0. The exit status is 1 otherwise. The printed seed reproduces the
+messages.
 """
 
 import asyncio
@@ -25,15 +25,16 @@ import grpc
 from tqdm import tqdm
 
 from benchmarks.reliability.hostile import REFLECTION, WATCH, Shot, shot
+from benchmarks.reliability.scenario import ONE_THREAD, bundle_argument, finish
 from benchmarks.server_process import GAUGES, ServerProcess, server_process
 from dragoman.client import Client
 
 CALL_SECONDS = 60.0
-"""What takes longer hangs."""
+"""Limit beyond which a call counts as hung."""
 CONNECTION_SECONDS = 1.0
-"""How long a connection that says nothing sensible is kept open by us."""
+"""Time after which the generator closes a broken connection."""
 CALM_SECONDS = 10.0
-"""From the last call until all gauges must be at 0."""
+"""Time from the last call within which all gauges must return to 0."""
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 TEXT = "The cat sat on the mat."
 
@@ -42,50 +43,50 @@ HANG = "DEADLINE_EXCEEDED"
 
 
 @dataclass
-class Seen:
-    """How calls ended."""
+class Outcome:
+    """Statuses of the calls, and their faults."""
 
     codes: Counter[str] = field(default_factory=Counter)
     kinds: Counter[str] = field(default_factory=Counter)
-    """Messages, by how they were made."""
+    """Messages by mutation."""
     faults: list[str] = field(default_factory=list)
-    """Calls that ended as none may."""
+    """Descriptions of the calls with a forbidden status."""
 
-    def note(self, fired: Shot, code: str, details: str) -> None:
-        """A call has ended."""
+    def record(self, sent_call: Shot, code: str, details: str) -> None:
+        """Record the end of a call."""
         self.codes[code] += 1
-        self.kinds[fired.kind] += len(fired.messages)
+        self.kinds[sent_call.kind] += len(sent_call.messages)
         if code in (*FAULTS, HANG):
-            sent = ", ".join(message[:200].hex() for message in fired.messages)
-            self.faults.append(f"{code} {details!r} after {fired.kind} to {fired.method[:80]}: {sent}")
+            sent = ", ".join(message[:200].hex() for message in sent_call.messages)
+            self.faults.append(f"{code} {details!r} after {sent_call.kind} to {sent_call.method[:80]}: {sent}")
 
 
-async def fire(channel: grpc.aio.Channel, fired: Shot) -> tuple[str, str]:
-    """Make one call of bytes; its status and what was said to it."""
-    if fired.method in (WATCH, REFLECTION) or not fired.messages:
-        return await fire_stream(channel, fired)
-    unary: Any = channel.unary_unary(fired.method)
+async def fire(channel: grpc.aio.Channel, sent_call: Shot) -> tuple[str, str]:
+    """Make one call. Returns its status and details."""
+    if sent_call.method in (WATCH, REFLECTION) or not sent_call.messages:
+        return await fire_stream(channel, sent_call)
+    unary: Any = channel.unary_unary(sent_call.method)
     try:
-        await unary(fired.messages[0], timeout=CALL_SECONDS, metadata=fired.metadata)
+        await unary(sent_call.messages[0], timeout=CALL_SECONDS, metadata=sent_call.metadata)
     except grpc.aio.AioRpcError as error:
         return error.code().name, str(error.details())
     return "OK", ""
 
 
-async def fire_stream(channel: grpc.aio.Channel, fired: Shot) -> tuple[str, str]:
-    """The same of a method that answers each message by itself: the next is sent when the last is answered.
+async def fire_stream(channel: grpc.aio.Channel, sent_call: Shot) -> tuple[str, str]:
+    """Make one call of a streaming method, a message after each answer. Returns its status and details.
 
-    Where a client sends on while the server ends the call, grpc.aio makes INTERNAL of whatever the server said.
+    If a client keeps sending while the server ends the call, grpc.aio replaces the server's status with INTERNAL.
     """
-    stream: Any = channel.stream_stream(fired.method)
-    call = stream(timeout=CALL_SECONDS, metadata=fired.metadata)
+    stream: Any = channel.stream_stream(sent_call.method)
+    call = stream(timeout=CALL_SECONDS, metadata=sent_call.metadata)
     with suppress(grpc.aio.AioRpcError):
-        for message in fired.messages:
+        for message in sent_call.messages:
             await call.write(message)
             if await call.read() is grpc.aio.EOF:
                 break
-        if fired.method == WATCH and fired.messages:
-            # It would go on for ever.
+        if sent_call.method == WATCH and sent_call.messages:
+            # A watch never ends by itself.
             call.cancel()
             return "OK", ""
         await call.done_writing()
@@ -94,25 +95,25 @@ async def fire_stream(channel: grpc.aio.Channel, fired: Shot) -> tuple[str, str]
     return (await call.code()).name, str(await call.details())
 
 
-async def barrage(address: str, shots: Iterable[Shot], callers: int, total: int | None = None) -> Seen:
-    """Make every call, so many at once."""
-    seen, left = Seen(), iter(shots)
+async def barrage(address: str, shots: Iterable[Shot], callers: int, total: int | None = None) -> Outcome:
+    """Make every call, `callers` at a time."""
+    outcome, left = Outcome(), iter(shots)
 
     async def caller(bar: "tqdm[NoReturn]") -> None:
         async with grpc.aio.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
-            for fired in left:
-                seen.note(fired, *await fire(channel, fired))
-                bar.update(len(fired.messages))
+            for sent_call in left:
+                outcome.record(sent_call, *await fire(channel, sent_call))
+                bar.update(len(sent_call.messages))
 
     with tqdm(total=total, unit="message", disable=None) as bar:
         async with asyncio.TaskGroup() as group:
             for _ in range(callers):
                 group.create_task(caller(bar))
-    return seen
+    return outcome
 
 
 async def rudeness(address: str, rng: random.Random, connections: int) -> None:
-    """Connections that speak no gRPC, or break off. The server closes them, or we do."""
+    """Open connections that do not speak gRPC, or break off; either side closes them."""
     host, _, port = address.rpartition(":")
     for _ in range(connections):
         reader, writer = await asyncio.open_connection(host, int(port))
@@ -132,7 +133,7 @@ async def rudeness(address: str, rng: random.Random, connections: int) -> None:
 
 
 def volley(rng: random.Random, messages: int) -> Iterator[Shot]:
-    """Calls with that many messages, or two more."""
+    """Random calls with `messages` messages in all, or up to two more."""
     while messages > 0:
         drawn = shot(rng)
         messages -= len(drawn.messages)
@@ -140,49 +141,52 @@ def volley(rng: random.Random, messages: int) -> Iterator[Shot]:
 
 
 def translated(server: ServerProcess) -> str:
-    """What the server says to a text of good will."""
+    """The server's translation of a valid text."""
     with Client(server.address, retries=None) as client:
         return client.translate([TEXT]).texts[0]
 
 
 @click.command()
-@click.argument("bundle", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@bundle_argument
 @click.option("--messages", type=click.IntRange(1), default=200_000, show_default=True)
-@click.option("--connections", type=click.IntRange(0), default=1000, show_default=True, help="That speak no gRPC.")
+@click.option(
+    "--connections", type=click.IntRange(0), default=1000, show_default=True, help="Connections that do not speak gRPC."
+)
 @click.option("--callers", type=click.IntRange(1), default=32, show_default=True)
-@click.option("--minutes", type=click.FloatRange(0, min_open=True), default=45.0, show_default=True, help="At most.")
-@click.option("--seed", type=int, help="Of an earlier run; else a new one.")
+@click.option(
+    "--minutes", type=click.FloatRange(0, min_open=True), default=45.0, show_default=True, help="Time limit of the run."
+)
+@click.option("--seed", type=int, help="Seed of an earlier run; default: a new one.")
 def main(bundle: Path, messages: int, connections: int, callers: int, minutes: float, seed: int | None) -> None:
     """Fuzz a server of BUNDLE. 200,000 messages take about 10 minutes with the shipped model in int8."""
     seed = secrets.randbits(32) if seed is None else seed
     click.echo(f"seed {seed}")
     rng = random.Random(seed)
-    with server_process(bundle, "--threads-per-lane", "1") as server:
+    with server_process(bundle, *ONE_THREAD) as server:
         before = translated(server)
 
-        async def everything() -> Seen:
+        async def run_all() -> Outcome:
             async with asyncio.timeout(60 * minutes):
-                seen = await barrage(server.address, volley(rng, messages), callers, messages)
+                outcome = await barrage(server.address, volley(rng, messages), callers, messages)
                 await rudeness(server.address, rng, connections)
-                return seen
+                return outcome
 
-        seen = asyncio.run(everything())
-        told = list(islice(seen.faults, 10))
+        outcome = asyncio.run(run_all())
+        faults = list(islice(outcome.faults, 10))
         if not server.running():
-            told.append("the server has ended")
+            faults.append("the server process ended")
         elif translated(server) != before:
-            told.append("a text is not translated as before")
+            faults.append("the translation of the probe text changed")
         elif not server.at_rest(CALM_SECONDS):
-            told.append(f"not all of {', '.join(GAUGES)} are at 0")
-    click.echo(f"{seen.kinds.total()} messages in {seen.codes.total()} calls: {counted(seen.kinds)}")
-    click.echo(f"calls ended: {counted(seen.codes)}; {len(seen.faults)} as none may")
-    click.echo(f"{connections} connections that spoke no gRPC")
-    if told:
-        raise click.ClickException("\n".join(told))
+            faults.append(f"not all of {', '.join(GAUGES)} are at 0")
+    click.echo(f"{outcome.kinds.total()} messages in {outcome.codes.total()} calls: {counts_as_text(outcome.kinds)}")
+    click.echo(f"calls ended: {counts_as_text(outcome.codes)}; {len(outcome.faults)} faults")
+    click.echo(f"{connections} connections without gRPC")
+    finish(faults)
 
 
-def counted(counts: Counter[str]) -> str:
-    """In words, the most frequent first."""
+def counts_as_text(counts: Counter[str]) -> str:
+    """Counts as text, the most frequent first."""
     return ", ".join(f"{count} {name}" for name, count in counts.most_common())
 
 

@@ -1,7 +1,7 @@
-"""Messages that mean harm: what a fuzz of the gRPC surface sends.
+"""Hostile messages for the fuzz test of the gRPC surface.
 
-It knows the schema, so that many messages are nearly right and get past the parser; others are bytes that no client
-would ever send.
+The generator knows the schema, so that many messages are nearly valid and pass the parser. Others are bytes that no
+client would send.
 """
 
 import random
@@ -53,12 +53,12 @@ NUMBERS = (0, 1, 2, 3, 4, 5, 7, 64, 127, 128, 1000, 2**31 - 1, -1, -(2**31))
 BYTES = (0x00, 0x01, 0x0A, 0x12, 0x7F, 0x80, 0xC0, 0xED, 0xFE, 0xFF)
 METADATA_KEYS = ("x-request", "traceparent", "tracestate", "authorization", "x-" + "k" * 200, "a.b_c-d", "x-bin")
 ODD_METADATA = 0.1
-"""The share of calls that bring any."""
+"""Share of calls with metadata."""
 NO_MESSAGE = 0.01
-"""The share of calls that end without one."""
+"""Share of calls without a message."""
 
 MAX_OUTPUT_TOKENS = 4
-"""Asked of most messages that may be answered, so that a fuzz costs the model little."""
+"""Output limit of most valid messages, to keep the fuzz cheap for the model."""
 
 Bytes = Callable[[random.Random, type[Message]], bytes]
 
@@ -68,10 +68,10 @@ class Shot:
     """One call."""
 
     kind: str
-    """How its message was made."""
+    """Mutation of its messages."""
     method: str
     messages: tuple[bytes, ...]
-    """One, but where the method takes several, or where none is sent."""
+    """One message; several for a streaming method, or none."""
     metadata: tuple[tuple[str, str | bytes], ...]
 
 
@@ -93,7 +93,7 @@ def unknown_method(rng: random.Random) -> str:
 
 
 def metadata(rng: random.Random) -> tuple[tuple[str, str | bytes], ...]:
-    """Mostly none."""
+    """Random metadata, usually empty."""
     if rng.random() > ODD_METADATA:
         return ()
     found: list[tuple[str, str | bytes]] = []
@@ -144,13 +144,13 @@ def _fill(rng: random.Random, message: Any, field: Any) -> None:
 
 
 def valid(rng: random.Random, schema: type[Message]) -> bytes:
-    """Any values, rightly written."""
+    """Correctly encoded message of random values."""
     written: bytes = filled(rng, schema).SerializeToString()
     return written
 
 
 def mutated(rng: random.Random, schema: type[Message]) -> bytes:
-    """A valid message with some bytes changed, gone, or come twice."""
+    """Valid message with bytes changed, removed or repeated."""
     message = bytearray(valid(rng, schema))
     for _ in range(rng.randint(1, 6)):
         place = rng.randint(0, len(message))
@@ -211,12 +211,12 @@ def not_utf8(rng: random.Random, schema: type[Message]) -> bytes:
 
 
 def raw(rng: random.Random, schema: type[Message]) -> bytes:
-    """Just bytes."""
+    """Random bytes."""
     return rng.randbytes(rng.choice((0, 1, 2, rng.randint(3, 300))))
 
 
 def many(rng: random.Random, schema: type[Message]) -> bytes:
-    """More than the server takes, in one way or another."""
+    """Message beyond one of the server's limits."""
     match rng.randrange(4):
         case 0:
             return b"\x0a\x00" * rng.choice((1025, 20_000))
@@ -229,7 +229,7 @@ def many(rng: random.Random, schema: type[Message]) -> bytes:
 
 
 def varint(number: int) -> bytes:
-    """As it is written in a message, but of any length."""
+    """Varint encoding of any length."""
     found = bytearray()
     while number > 0x7F:
         found.append(number & 0x7F | 0x80)
@@ -247,4 +247,4 @@ KINDS: dict[str, tuple[float, Bytes]] = {
     "raw": (13.5, raw),
     "many": (0.5, many),
 }
-"""How messages are made, and how often."""
+"""Mutations with their weights."""

@@ -1,7 +1,7 @@
-"""Calls as a server gets them on a bad day: most are good, some bad, cancelled, or too late from the start.
+"""Mixture of good, invalid, cancelled and late calls, with checks of the answers and the server's counters.
 
-Each good answer is held against what its texts are answered alone, each bad call against the status that it must get,
-and what the server counted against what was sent.
+Each good answer is compared with the answer to the same texts alone, each invalid call with its expected status, and
+the server's counters with the calls sent.
 """
 
 import asyncio
@@ -20,15 +20,15 @@ from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1.names import SERVICE
 
 CALL_SECONDS = 300.0
-"""What takes longer hangs."""
+"""Limit beyond which a call counts as hung."""
 CALM_SECONDS = 10.0
-"""From the last call until all gauges must be at 0."""
+"""Time from the last call within which all gauges must return to 0."""
 
 EMBED_SHARE = 0.2
 MAX_TEXTS = 4
-"""Of one call; most have one."""
+"""Texts of one call; most calls have one."""
 TOLERANCE = 1e-4
-"""For vectors, whose products are summed in another order where more are made at once."""
+"""Absolute tolerance of vectors: the order of summation depends on the batch."""
 
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
 NOT_FOUND = grpc.StatusCode.NOT_FOUND
@@ -36,7 +36,7 @@ OWN_FAULTS = ("INTERNAL", "UNKNOWN")
 
 
 class Kind(StrEnum):
-    """What is the matter with a call."""
+    """Kind of a call."""
 
     GOOD = "good"
     BAD = "bad"
@@ -59,49 +59,49 @@ BAD_CALLS: tuple[tuple[grpc.StatusCode, str, bytes], ...] = (
     (NOT_FOUND, "Translate", pb.TranslateRequest(texts=["kite"], model="nobody").SerializeToString()),
     (NOT_FOUND, "Embed", pb.EmbedRequest(texts=["kite"], model="nobody").SerializeToString()),
 )
-"""What must be answered with a status, and that status."""
+"""Invalid calls with their expected status: (status, method, message)."""
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A call that will be made."""
+    """Call to make, with its expected status."""
 
     kind: Kind
     method: str
     message: bytes
     texts: tuple[str, ...] = ()
     code: grpc.StatusCode = grpc.StatusCode.OK
-    """How it must end, if it is waited for."""
+    """Expected status of a good or invalid call."""
     seconds: float = CALL_SECONDS
-    """After which it is cancelled, or its deadline has passed."""
+    """Time until the cancellation or the deadline."""
 
 
 @dataclass(frozen=True)
 class Known:
-    """What each text is answered alone."""
+    """Reference answers, by text, of calls with one text and no load."""
 
     translations: Mapping[str, bytes]
-    """The whole of its result: text, tokens, why it ended, and score."""
+    """Serialized result: text, tokens, finish reason and score."""
     vectors: Mapping[str, Sequence[float]]
 
 
 @dataclass
 class Tally:
-    """What was sent, and what came of it."""
+    """Calls sent, and their outcomes as the caller saw them."""
 
     sent: Counter[Kind] = field(default_factory=Counter)
     waited: Counter[str] = field(default_factory=Counter)
-    """By status: good and bad calls, which are waited for whatever happens."""
+    """Good and invalid calls by status; the caller always awaits their end."""
     left: Counter[str] = field(default_factory=Counter)
-    """By status as the caller saw it: of the others, which end by a race."""
+    """Cancelled and late calls by status, which a race decides."""
     wrong: list[str] = field(default_factory=list)
-    """Answers that are not what they must be, in words."""
+    """Descriptions of the wrong answers."""
     latencies: list[float] = field(default_factory=list)
-    """Of good calls, in seconds."""
+    """Latencies of the good calls, in seconds."""
 
 
 def plan(rng: random.Random, texts: Sequence[str], long_texts: Sequence[str]) -> Planned:
-    """Draw a call. Late ones and cancelled ones have long texts, so that none can be answered before."""
+    """Draw a call. Late and cancelled calls have long texts, so that none is answered earlier."""
     kind = rng.choices(list(SHARES), list(SHARES.values()))[0]
     chosen: tuple[str, ...] = (rng.choice(long_texts),)
     if kind is Kind.BAD:
@@ -131,7 +131,7 @@ class Caller:
         }
 
     async def know(self, texts: Sequence[str]) -> Known:
-        """Ask for each text alone, one after the other."""
+        """Reference answers: one call per text and method, one after the other."""
         translations, vectors = {}, {}
         for text in texts:
             translated = await self._methods["Translate"](_translate([text]))
@@ -141,7 +141,7 @@ class Caller:
         return Known(translations, vectors)
 
     async def make(self, planned: Planned, known: Known, tally: Tally) -> None:
-        """Make a call, and note what came of it."""
+        """Make a call and record its outcome in `tally`."""
         tally.sent[planned.kind] += 1
         loop = asyncio.get_running_loop()
         started = loop.time()
@@ -166,7 +166,7 @@ class Caller:
             if code is not planned.code:
                 tally.wrong.append(f"a {planned.kind} {planned.method} ended as {code.name}, not {planned.code.name}")
         if answer is not None and not _right(planned, answer, known):
-            tally.wrong.append(f"a {planned.kind} {planned.method} got another answer than alone")
+            tally.wrong.append(f"a {planned.kind} {planned.method} got a different answer than alone")
         if planned.kind is Kind.GOOD:
             tally.latencies.append(loop.time() - started)
 
@@ -183,31 +183,31 @@ def _right(planned: Planned, answer: Any, known: Known) -> bool:
 
 @dataclass(frozen=True)
 class Counted:
-    """What the server has counted of its own methods' calls."""
+    """The server's counters of the calls to its own methods."""
 
     started: int
     handled: Counter[str]
-    """By status."""
+    """Ended calls by status."""
 
     @classmethod
     def by(cls, server: ServerProcess) -> "Counted":
-        """Scraped now."""
+        """Scrape the counters now."""
         page = server.page()
         started = sums_by(page, "grpc_server_started_total", "grpc_method").total()
         return cls(started, sums_by(page, "grpc_server_handled_total", "grpc_code"))
 
     def since(self, before: "Counted") -> "Counted":
-        """What has come since `before`."""
+        """Increase since `before`."""
         handled = Counter(self.handled)
         handled.subtract(before.handled)
         return Counted(self.started - before.started, +handled)
 
 
 def differences(tally: Tally, counted: Counted) -> list[str]:
-    """What the server counted otherwise than it was sent, in words.
+    """Messages for the differences between the calls sent and the server's counters.
 
-    A call that is cancelled or late may have ended at the server as something else a moment before, or never have
-    reached it. So a status may be counted more often than callers waited for it, but by no more calls than those.
+    A cancelled or late call may have ended at the server with another status just before, or never have reached it.
+    So a status may exceed the awaited calls, but by no more than the number of cancelled and late calls.
     """
     found = []
     if counted.started != counted.handled.total():
@@ -226,13 +226,13 @@ def differences(tally: Tally, counted: Counted) -> list[str]:
     return found
 
 
-def told(tally: Tally, counted: Counted) -> str:
-    """What was sent and counted, in words."""
-    parts = (("sent", tally.sent), ("waited for", tally.waited), ("left", tally.left), ("counted", counted.handled))
-    lines = (f"{what}: {', '.join(f'{count} {name}' for name, count in each.most_common())}" for what, each in parts)
+def summary(tally: Tally, counted: Counted) -> str:
+    """Calls sent, awaited, abandoned and counted, as lines of text."""
+    parts = (("sent", tally.sent), ("awaited", tally.waited), ("abandoned", tally.left), ("counted", counted.handled))
+    lines = (f"{part}: {', '.join(f'{count} {name}' for name, count in each.most_common())}" for part, each in parts)
     return "\n".join(lines)
 
 
 def pick_texts(sentences: Sequence[str], count: int) -> tuple[list[str], list[str]]:
-    """Texts of good calls, and long ones of those that come to nothing."""
+    """Texts of the good calls, and long texts of the cancelled and late calls."""
     return [*dict.fromkeys(sentences)][:count], [" ".join(sentences[at : at + 12]) for at in range(0, 120, 12)]

@@ -1,17 +1,16 @@
-"""What a server does with five times the calls that it can answer, and after it.
+"""Goodput, refusal time and recovery of a server under five times its capacity.
 
     python -m benchmarks.reliability.overload BUNDLE
 
-The server has one processor and one thread, the generator the other. Capacity is measured with a closed loop of
-clients, which is also what gives the waves their rate. Each wave is an open loop of calls with a deadline of two
-seconds; after it come single calls until one takes no longer than before, and capacity is measured anew. Goodput is
-what was answered in time, and is held against the mean of capacity before and after: the speed of a machine changes
-within a minute by more than what is asked here. Ends with status 1 where a bound is not kept.
+The server has one processor and one thread, the generator the other. A closed loop of clients measures
+capacity, which sets the rate of the waves. Each wave is an open loop of calls with a deadline of two seconds. Single
+calls follow until latency is normal again, and capacity is measured once more. Goodput is the rate of answers in time,
+as a share of the mean capacity before and after: the speed of a machine varies within a minute by more than the bounds
+allow. The exit status is 1 if a bound is exceeded.
 """
 
 import asyncio
 import itertools
-import os
 import statistics
 import time
 from collections import Counter
@@ -21,73 +20,74 @@ from pathlib import Path
 
 import click
 
-from benchmarks.server_process import ServerProcess, pinned, server_process
-from benchmarks.speed.sentences import DATA
+from benchmarks.reliability.scenario import bundle_argument, data_option, finish, isolated_server, texts_of
+from benchmarks.server_process import ServerProcess
 from dragoman.client import AsyncClient, ClientError, OverloadedError
-from dragoman.model.training.corpus import read_pairs
 
 TIMEOUT_SECONDS = 60.0
 DEADLINE_SECONDS = 2.0
 TIMES_CAPACITY = 5
 SETTLING_SECONDS = 2.0
-"""Of a closed loop, before it is measured."""
-LOOK_SECONDS = 0.25
-"""From one look at the server's memory to the next."""
-CALM_TIMES = 2
-"""A latency of so many times the one before the first wave is normal again."""
+"""Warm-up of the closed loop before the measurement."""
+SAMPLE_SECONDS = 0.25
+"""Interval between two samples of resident memory."""
+NORMAL_LATENCY_FACTOR = 2
+"""Normal latency, as a multiple of the latency before the first wave."""
 
 MIN_GOODPUT = 0.9
-"""Of capacity, in each wave."""
+"""Share of capacity, in each wave."""
 MIN_CAPACITY = 0.8
-"""Of capacity before the first wave, after the last: waves must not wear the server out, and machines waver by less."""
+"""Capacity after the last wave, as a share of capacity before the first; machines vary by less."""
 MAX_REFUSAL_SECONDS = 0.05
-"""Of 99 of 100 refusals, as the caller sees them."""
-MAX_CALM_SECONDS = 2.0
+"""99th percentile of the refusal time, as the caller sees it."""
+MAX_RECOVERY_SECONDS = 2.0
 """From the end of a wave to normal latency."""
 MAX_GROWTH = 0.05
-"""Of resident memory, from after the first wave to after the last."""
+"""Growth of resident memory between the first wave and the last."""
 MIB = 2**20
 
 
 @dataclass
 class Wave:
-    """What became of the calls of one wave."""
+    """Outcome of the calls of one wave."""
 
     seconds: float = 0.0
-    """From the first call to the last answer that came in time."""
+    """Seconds from the first call to the last answer in time."""
     answered: int = 0
     refusals: list[float] = field(default_factory=list)
-    """How long each took, in seconds."""
+    """Seconds from each refused call to its refusal."""
     others: Counter[str] = field(default_factory=Counter)
-    """By status."""
-    calm_seconds: float = 0.0
+    """Calls with any other error, by status."""
+    recovery_seconds: float = 0.0
     """From the end of the wave to normal latency."""
     processor_share: float = 0.0
-    """Of its processor that the server had; what lacks of 1 had others, and the wave was not measured in peace."""
+    """Share of its processor that the server used; clearly below 1, other processes disturbed the measurement."""
 
     @property
     def goodput(self) -> float:
-        """Answers a second."""
+        """Answers in time per second."""
         return self.answered / self.seconds
 
     @property
     def refusal_seconds(self) -> float:
-        """Of 99 of 100."""
+        """99th percentile of the refusal time, in seconds."""
         return statistics.quantiles(self.refusals, n=100)[-1] if len(self.refusals) > 1 else 0.0
 
 
 @dataclass(frozen=True)
-class Able:
-    """What the server does where nobody overloads it."""
+class Baseline:
+    """Capacity and memory of the server without overload."""
 
     capacity: float
-    """Calls a second that are answered where each of some clients waits for its answer."""
+    """Throughput of a closed loop of clients, in calls per second."""
     resident_bytes: int
-    """The least meanwhile: what large batches take is given back and taken again."""
+    """Minimum during the measurement: large batches take memory for a moment."""
 
 
-async def able(server: ServerProcess, client: AsyncClient, texts: Iterator[str], clients: int, seconds: float) -> Able:
-    """Measured for so many seconds, after two to get there."""
+async def measure_baseline(
+    server: ServerProcess, client: AsyncClient, texts: Iterator[str], clients: int, seconds: float
+) -> Baseline:
+    """Measure the baseline for `seconds`, after a warm-up."""
     answered, until = 0, time.monotonic() + SETTLING_SECONDS + seconds
 
     async def one() -> None:
@@ -100,9 +100,9 @@ async def able(server: ServerProcess, client: AsyncClient, texts: Iterator[str],
     await asyncio.sleep(SETTLING_SECONDS)
     before, started, resident = answered, time.monotonic(), list[int]()
     while time.monotonic() < until:
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(SAMPLE_SECONDS)
         resident.append(server.resident_bytes())
-    found = Able((answered - before) / (time.monotonic() - started), min(resident))
+    found = Baseline((answered - before) / (time.monotonic() - started), min(resident))
     await loop
     return found
 
@@ -115,7 +115,7 @@ async def latency(client: AsyncClient, texts: Iterator[str]) -> float:
 
 
 async def overload(client: AsyncClient, texts: Iterator[str], rate: float, seconds: float) -> Wave:
-    """So many calls a second for so many seconds."""
+    """Open loop of `rate` calls per second for `seconds`."""
     wave, started = Wave(), time.monotonic()
 
     async def call(text: str) -> None:
@@ -138,8 +138,8 @@ async def overload(client: AsyncClient, texts: Iterator[str], rate: float, secon
     return wave
 
 
-async def calm(client: AsyncClient, texts: Iterator[str], normal: float) -> float:
-    """Seconds until a call takes as long as is normal."""
+async def recovery(client: AsyncClient, texts: Iterator[str], normal: float) -> float:
+    """Seconds until a call takes at most `normal` seconds."""
     started = time.monotonic()
     while True:
         began = time.monotonic()
@@ -152,72 +152,70 @@ async def calm(client: AsyncClient, texts: Iterator[str], normal: float) -> floa
 
 async def measure(
     server: ServerProcess, sentences: Sequence[str], clients: int, waves: int, seconds: float
-) -> tuple[list[Able], list[Wave]]:
-    """What the server is able to before the first wave and after each, and the waves."""
+) -> tuple[list[Baseline], list[Wave]]:
+    """The baselines before the first wave and after each wave, and the waves."""
     texts = itertools.cycle(sentences)
     async with AsyncClient(server.address, timeout_seconds=TIMEOUT_SECONDS, retries=None) as client:
-        lulls, seen = [await able(server, client, texts, clients, seconds)], list[Wave]()
+        baselines, seen = [await measure_baseline(server, client, texts, clients, seconds)], list[Wave]()
         alone = max([await latency(client, texts) for _ in range(20)])
-        click.echo(f"{_told(lulls[0])}; alone a call takes at most {1000 * alone:.0f} ms")
+        click.echo(f"{_summary(baselines[0])}; slowest single call {1000 * alone:.0f} ms")
         for number in range(1, waves + 1):
             used, began = server.cpu_seconds(), time.monotonic()
-            wave = await overload(client, texts, TIMES_CAPACITY * lulls[-1].capacity, seconds)
+            wave = await overload(client, texts, TIMES_CAPACITY * baselines[-1].capacity, seconds)
             wave.processor_share = (server.cpu_seconds() - used) / (time.monotonic() - began)
-            wave.calm_seconds = await calm(client, texts, CALM_TIMES * alone)
-            lulls.append(await able(server, client, texts, clients, seconds / 2))
+            wave.recovery_seconds = await recovery(client, texts, NORMAL_LATENCY_FACTOR * alone)
+            baselines.append(await measure_baseline(server, client, texts, clients, seconds / 2))
             seen.append(wave)
             click.echo(
-                f"wave {number}: goodput {wave.goodput:.1f} a second ({share(wave, *lulls[-2:]):.1%} of capacity), "
+                f"wave {number}: goodput {wave.goodput:.1f} calls/s ({share(wave, *baselines[-2:]):.1%} of capacity), "
                 f"{len(wave.refusals)} refused, 99 % of them within {1000 * wave.refusal_seconds:.0f} ms, "
-                f"others {dict(wave.others)}, calm after {wave.calm_seconds:.2f} s, "
-                f"{wave.processor_share:.0%} of the processor; then {_told(lulls[-1])}"
+                f"other errors {dict(wave.others)}, normal latency after {wave.recovery_seconds:.2f} s, "
+                f"{wave.processor_share:.0%} of the processor used; then {_summary(baselines[-1])}"
             )
-    return lulls, seen
+    return baselines, seen
 
 
-def share(wave: Wave, before: Able, after: Able) -> float:
-    """Of capacity that was goodput."""
+def share(wave: Wave, before: Baseline, after: Baseline) -> float:
+    """Goodput of a wave as a share of the mean capacity before and after."""
     return wave.goodput / statistics.mean((before.capacity, after.capacity))
 
 
-def faults(able: Sequence[Able], waves: Sequence[Wave]) -> list[str]:
-    """What is beyond its bound, in words."""
+def faults(baselines: Sequence[Baseline], waves: Sequence[Wave]) -> list[str]:
+    """Messages for the bounds that were exceeded."""
     found = []
-    for number, (wave, before, after) in enumerate(zip(waves, able, able[1:], strict=False), start=1):
+    for number, (wave, before, after) in enumerate(zip(waves, baselines, baselines[1:], strict=False), start=1):
         if (goodput := share(wave, before, after)) < MIN_GOODPUT:
-            found.append(f"goodput of wave {number} is {goodput:.1%}, must be {MIN_GOODPUT:.0%}")
+            found.append(f"goodput of wave {number} is {goodput:.1%}, must be at least {MIN_GOODPUT:.0%}")
         if wave.refusal_seconds > MAX_REFUSAL_SECONDS:
-            found.append(f"refusals of wave {number} took {1000 * wave.refusal_seconds:.0f} ms")
-        if wave.calm_seconds > MAX_CALM_SECONDS:
-            found.append(f"after wave {number} latency was normal after {wave.calm_seconds:.1f} s")
-    if able[-1].capacity < MIN_CAPACITY * able[0].capacity:
-        found.append(f"capacity is {able[-1].capacity / able[0].capacity:.0%} of what it was before the waves")
-    growth = able[-1].resident_bytes / able[1].resident_bytes - 1
+            found.append(f"refusals of wave {number} took {1000 * wave.refusal_seconds:.0f} ms (99th percentile)")
+        if wave.recovery_seconds > MAX_RECOVERY_SECONDS:
+            found.append(f"latency took {wave.recovery_seconds:.1f} s to recover after wave {number}")
+    if baselines[-1].capacity < MIN_CAPACITY * baselines[0].capacity:
+        found.append(
+            f"capacity is {baselines[-1].capacity / baselines[0].capacity:.0%} of the capacity before the waves"
+        )
+    growth = baselines[-1].resident_bytes / baselines[1].resident_bytes - 1
     if growth > MAX_GROWTH:
-        found.append(f"memory grew by {growth:.1%}, may by {MAX_GROWTH:.0%}")
+        found.append(f"memory grew by {growth:.1%}, at most {MAX_GROWTH:.0%} allowed")
     return found
 
 
-def _told(able: Able) -> str:
-    return f"capacity {able.capacity:.1f} calls a second, {able.resident_bytes / MIB:.1f} MiB"
+def _summary(baseline: Baseline) -> str:
+    return f"capacity {baseline.capacity:.1f} calls/s, {baseline.resident_bytes / MIB:.1f} MiB"
 
 
 @click.command()
-@click.argument("bundle", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--sentences", type=click.IntRange(1), default=4, show_default=True, help="Of which a text is made.")
-@click.option("--clients", type=click.IntRange(1), default=64, show_default=True, help="Of the closed loop.")
+@bundle_argument
+@click.option("--sentences", type=click.IntRange(1), default=4, show_default=True, help="Sentences per text.")
+@click.option("--clients", type=click.IntRange(1), default=64, show_default=True, help="Clients of the closed loop.")
 @click.option("--waves", type=click.IntRange(1), default=3, show_default=True)
-@click.option("--seconds", type=click.FloatRange(1), default=20.0, show_default=True, help="Of each wave.")
-@click.option("--data", type=click.Path(exists=True, dir_okay=False, path_type=Path), default=DATA, show_default=True)
+@click.option("--seconds", type=click.FloatRange(1), default=20.0, show_default=True, help="Duration of each wave.")
+@data_option
 def main(bundle: Path, sentences: int, clients: int, waves: int, seconds: float, data: Path) -> None:
-    """Overload a server of BUNDLE; needs two processors."""
-    own, other = sorted(os.sched_getaffinity(0))[:2]
-    pairs = [pair.source for pair in read_pairs(data)]
-    texts = [" ".join(pairs[start : start + sentences]) for start in range(0, len(pairs) - sentences, sentences)]
-    with server_process(bundle, "--threads-per-lane", "1", cpus={own}) as server, pinned({other}):
-        found = asyncio.run(measure(server, texts, clients, waves, seconds))
-    if told := faults(*found):
-        raise click.ClickException("; ".join(told))
+    """Overload a server of BUNDLE; requires two processors."""
+    with isolated_server(bundle) as server:
+        measured = asyncio.run(measure(server, texts_of(data, sentences), clients, waves, seconds))
+    finish(faults(*measured))
 
 
 if __name__ == "__main__":

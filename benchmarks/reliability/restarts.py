@@ -1,11 +1,11 @@
-"""What callers see of restarts and of a server that is killed: nothing, is the aim.
+"""Failures visible to callers during restarts and kills of servers.
 
     python -m benchmarks.reliability.restarts BUNDLE
 
-Callers in a closed loop share one client, which makes calls again as it does by default. First one server is ended with
-SIGTERM and started anew, again and again. Then of two servers behind the client one is killed with SIGKILL and started
-anew, in turns. Each answer is held against the one that its text had before. Ends with status 1 where a call failed or
-was answered otherwise.
+Callers in a closed loop share one client with its default retries. First, one server is restarted repeatedly with
+SIGTERM. Then two servers stand behind the client, and they are killed with SIGKILL and restarted in turns. Each answer
+is compared with the answer to the same text before the disturbances. The exit status is 1 if a call failed or got a
+different answer.
 """
 
 import asyncio
@@ -19,26 +19,25 @@ from pathlib import Path
 
 import click
 
+from benchmarks.reliability.scenario import ONE_THREAD, bundle_argument, data_option, finish, sentences_of
 from benchmarks.server_process import ServerProcess, server_process
-from benchmarks.speed.sentences import DATA
 from dragoman.client import AsyncClient, ClientError
-from dragoman.model.training.corpus import read_pairs
 
 TEXTS = 100
-HEADWAY = 50
-"""Calls that must be answered between one restart and the next."""
+MIN_CALLS_BETWEEN = 50
+"""Calls that must end between two restarts."""
 POLL_SECONDS = 0.05
 
 Disturb = Callable[[], Awaitable[None]]
 
 
 async def answers(client: AsyncClient, texts: Sequence[str]) -> dict[str, str]:
-    """Each text's translation."""
+    """Translation by text."""
     return dict(zip(texts, (await client.translate(texts, truncate=True)).texts, strict=True))
 
 
 async def calls_through(address: str, texts: Sequence[str], callers: int, times: int, disturb: Disturb) -> Counter[str]:
-    """How calls ended while `disturb` was done so many times."""
+    """Outcomes of the calls, while `disturb` runs `times` times."""
     found, over = Counter[str](), False
     async with AsyncClient(address) as client:
         right = await answers(client, texts)
@@ -52,11 +51,11 @@ async def calls_through(address: str, texts: Sequence[str], callers: int, times:
                 except ClientError as error:
                     found[f"failed: {error.code.name} {error}"] += 1
                 else:
-                    found["answered" if translated == right[text] else "answered otherwise"] += 1
+                    found["answered" if translated == right[text] else "different answer"] += 1
 
         tasks = [asyncio.create_task(call(number)) for number in range(callers)]
         for _ in range(times):
-            enough = found.total() + HEADWAY
+            enough = found.total() + MIN_CALLS_BETWEEN
             while found.total() < enough:  # noqa: ASYNC110
                 await asyncio.sleep(POLL_SECONDS)
             await disturb()
@@ -66,7 +65,7 @@ async def calls_through(address: str, texts: Sequence[str], callers: int, times:
 
 
 def restarts(bundle: Path, texts: Sequence[str], callers: int, times: int) -> Counter[str]:
-    """One server, ended in order and started anew."""
+    """Outcomes of the calls to one server that is restarted with SIGTERM."""
     port = free_port()
     with ExitStack() as running:
         running.enter_context(start(bundle, port))
@@ -79,7 +78,7 @@ def restarts(bundle: Path, texts: Sequence[str], callers: int, times: int) -> Co
 
 
 def kills(bundle: Path, texts: Sequence[str], callers: int, times: int) -> Counter[str]:
-    """Two servers, of which one is killed and started anew, in turns."""
+    """Outcomes of the calls to two servers that are killed and restarted in turns."""
     ports = [free_port(), free_port()]
     with ExitStack() as first, ExitStack() as second:
         stacks = [first, second]
@@ -99,32 +98,33 @@ def kills(bundle: Path, texts: Sequence[str], callers: int, times: int) -> Count
 
 
 def start(bundle: Path, port: int) -> AbstractContextManager[ServerProcess]:
-    """A server on that port."""
-    return server_process(bundle, "--port", str(port), "--threads-per-lane", "1")
+    """Server process on `port`."""
+    return server_process(bundle, "--port", str(port), *ONE_THREAD)
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """TCP port without a listener."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port: int = taken.getsockname()[1]
     return port
 
 
 @click.command()
-@click.argument("bundle", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--times", type=click.IntRange(1), default=100, show_default=True, help="Restarts, and kills.")
+@bundle_argument
+@click.option(
+    "--times", type=click.IntRange(1), default=100, show_default=True, help="Number of restarts, and of kills."
+)
 @click.option("--callers", type=click.IntRange(1), default=8, show_default=True)
-@click.option("--data", type=click.Path(exists=True, dir_okay=False, path_type=Path), default=DATA, show_default=True)
+@data_option
 def main(bundle: Path, times: int, callers: int, data: Path) -> None:
     """Restart and kill servers of BUNDLE under load."""
-    texts = list(dict.fromkeys(pair.source for pair in read_pairs(data)))[:TEXTS]
+    texts = list(dict.fromkeys(sentences_of(data)))[:TEXTS]
     bad = 0
-    for what, run in (("restarts by SIGTERM", restarts), ("kills, of one of two servers", kills)):
+    for disturbance, run in (("restarts by SIGTERM", restarts), ("kills of one of two servers", kills)):
         found = run(bundle, texts, callers, times)
         bad += found.total() - found["answered"]
-        click.echo(f"{times} {what}: {', '.join(f'{count} {how}' for how, count in found.most_common())}")
-    if bad:
-        raise click.ClickException(f"{bad} calls were not answered as they must be")
+        click.echo(f"{times} {disturbance}: {', '.join(f'{count} {how}' for how, count in found.most_common())}")
+    finish([f"{bad} calls failed or got a different answer"] if bad else [])
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Who takes part: the engine, and the peers that are given the same weights.
+"""Contenders: the serving engine, and the peers with the same weights.
 
-A peer is looked for when it is asked for, so that one that is not installed can be left out, by name.
+Each peer is imported only on use; a peer that is not installed is skipped, by name on stderr.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,11 +28,11 @@ ROWS = 32
 OURS = "dragoman"
 
 Key = tuple[str, Precision]
-"""A contender: who, and in which precision."""
+"""Contender: name and precision."""
 
 
 class Contender(Protocol):
-    """Whatever can decode greedily."""
+    """Greedy decoder under test."""
 
     def steps(self, sources: Sequence[Sequence[int]], steps: int) -> list[list[int]]:
         """Exactly `steps` tokens for each source, in one batch, the end token suppressed."""
@@ -42,8 +42,8 @@ class Contender(Protocol):
 
 
 @dataclass(frozen=True)
-class Race:
-    """What is held against what."""
+class Comparison:
+    """Pair of contenders to compare."""
 
     precision: Precision
     peer: str
@@ -60,17 +60,17 @@ class Race:
         return self.peer, self.peer_precision
 
 
-RACES = (
-    Race("float32", "ctranslate2", "float32"),
-    Race("float32", "transformers", "float32"),
-    Race("float32", "optimum", "float32"),
-    Race("int8", "ctranslate2", "int8"),
-    # It has no int8 on the CPU: this is what whoever comes from it gains.
-    Race("int8", "transformers", "float32"),
+COMPARISONS = (
+    Comparison("float32", "ctranslate2", "float32"),
+    Comparison("float32", "transformers", "float32"),
+    Comparison("float32", "optimum", "float32"),
+    Comparison("int8", "ctranslate2", "int8"),
+    # transformers has no int8 on the CPU, so its users compare int8 with float32.
+    Comparison("int8", "transformers", "float32"),
 )
 
 Opener = Callable[[int], Contender]
-"""Makes a contender of a number of threads."""
+"""Factory of a contender, by its number of threads."""
 
 
 class Dragoman:
@@ -95,7 +95,7 @@ class Dragoman:
             return in_order_of_length(engine, sources, [longest] * len(sources))
 
     def _engine(self) -> Offline:
-        """Made anew each time, which takes no time, so that no thread outlives its race."""
+        """New engine for each run, so that no thread outlives it; the creation is cheap."""
         return Offline([self._runner], self._rules, self._rows, scored=False)
 
 
@@ -108,7 +108,7 @@ def prepare_ours(folder: Path, model: Transformer, rules: DecodingRules) -> dict
 
 
 def prepare_peers(names: Sequence[str], folder: Path, model: Transformer, rules: DecodingRules) -> dict[Key, Opener]:
-    """Write the model as each peer reads it; one whose library is not installed is left out, and named on stderr."""
+    """Write the model in each peer's format; a peer that is not installed is skipped, by name on stderr."""
     found: dict[Key, Opener] = {}
     for name in names:
         try:
@@ -118,9 +118,9 @@ def prepare_peers(names: Sequence[str], folder: Path, model: Transformer, rules:
     return found
 
 
-def races_of(peers: Mapping[Key, Opener]) -> Iterator[Race]:
-    """Those that can be run with the peers that are there."""
-    return (race for race in RACES if race.theirs in peers)
+def comparisons_of(peers: Mapping[Key, Opener]) -> Iterator[Comparison]:
+    """Comparisons whose peer is available."""
+    return (comparison for comparison in COMPARISONS if comparison.theirs in peers)
 
 
 def _prepare_ctranslate2(folder: Path, model: Transformer, rules: DecodingRules) -> dict[Key, Opener]:

@@ -1,4 +1,4 @@
-"""Whether float16 on a GPU says what float32 on the CPU says, and how fast it is beside the peers.
+"""Agreement of float16 on a GPU with float32 on the CPU, and its throughput compared with the peers.
 
     benchmarks/speed/gpu.sh WHEELS          in an environment of its own, made of a folder of wheels
     python -m benchmarks.speed.gpu          in the one at hand; --provider cpu tries everything but the GPU
@@ -122,7 +122,7 @@ class Fast:
 
 @dataclass
 class Findings:
-    """All that was found so far, written anew with each part."""
+    """Results so far, rewritten after each part."""
 
     path: Path
     conditions: Mapping[str, Any]
@@ -140,7 +140,7 @@ class Findings:
         self.write()
 
     def leave_out(self, what: str, error: Exception) -> None:
-        """Name what could not be had."""
+        """Report an unavailable part by name."""
         self.left_out.append(f"{what}: {' '.join(f'{type(error).__name__}: {error}'.split())}")
         click.echo(f"left out: {self.left_out[-1]}", err=True)
         self.write()
@@ -208,7 +208,7 @@ def ours(bundle: Bundle, provider: Provider, rows: int) -> Dragoman:
 
 
 class Torch:
-    """A model of PyTorch on the provider's device; `decode` makes its tensors where it is told to."""
+    """PyTorch model on the provider's device; `decode` creates its tensors on the default device."""
 
     def __init__(self, device: str, decode: Callable[[Sequence[Sequence[int]], int], list[list[int]]]) -> None:
         self._device = device

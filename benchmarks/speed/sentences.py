@@ -17,7 +17,7 @@ import click
 
 from benchmarks.measured_models import Measured, shipped
 from benchmarks.options import comparison_options, finish
-from benchmarks.speed.contenders import prepare_ours, prepare_peers, races_of
+from benchmarks.speed.contenders import comparisons_of, prepare_ours, prepare_peers
 from benchmarks.speed.reference import alike, check_all, reference
 from benchmarks.timing import ratio, speed, take_turns
 from dragoman.bundle.precision import Precision
@@ -28,7 +28,7 @@ DATA = Path("benchmarks/data/tatoeba.tsv")
 
 @dataclass(frozen=True)
 class Sentences:
-    """One race, as the section "sentences" holds it."""
+    """One comparison, as the section "sentences" holds it."""
 
     model: str
     precision: Precision
@@ -75,7 +75,7 @@ def race_all(
     rounds: int,
     folder: Path,
 ) -> Iterator[Sentences]:
-    """Every race with every number of threads; whatever is exported goes into `folder`."""
+    """Every comparison with every number of threads; whatever is exported goes into `folder`."""
     longest = measured.rules.max_output_tokens
     right = reference(measured.model, measured.rules, sources, longest)
     theirs = prepare_peers(peers, folder, measured.model, measured.rules)
@@ -86,21 +86,21 @@ def race_all(
         check_all(found, right, f"{measured.name}, {count} threads")
         runs = {key: partial(contender.outputs, sources, longest) for key, contender in contenders.items()}
         speeds = {key: speed(times, len(sources)) for key, times in take_turns(runs, rounds).items()}
-        for race in races_of(theirs):
-            ours, peer = speeds[race.ours], speeds[race.theirs]
+        for comparison in comparisons_of(theirs):
+            ours, peer = speeds[comparison.ours], speeds[comparison.theirs]
             yield Sentences(
                 model=measured.name,
-                precision=race.precision,
+                precision=comparison.precision,
                 threads=count,
-                peer=race.peer,
-                peer_precision=race.peer_precision,
+                peer=comparison.peer,
+                peer_precision=comparison.peer_precision,
                 sentences=len(sources),
                 sentences_per_second=ours.per_second,
                 spread=ours.spread,
                 peer_sentences_per_second=peer.per_second,
                 peer_spread=peer.spread,
                 ratio=ratio(ours, peer),
-                equal_rows=alike(found[race.ours], found[race.theirs]),
+                equal_rows=alike(found[comparison.ours], found[comparison.theirs]),
             )
 
 

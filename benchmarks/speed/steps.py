@@ -1,4 +1,4 @@
-"""Tokens a second beside the peers: same weights, same threads, same machine, one run, interleaved.
+"""Token throughput compared with the peers: same weights, same threads, same machine, one run, interleaved.
 
     make bench
 
@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from benchmarks.measured_models import MODELS, Measured
 from benchmarks.options import comparison_options, finish
-from benchmarks.speed.contenders import ROWS, Key, Race, prepare_ours, prepare_peers, races_of
+from benchmarks.speed.contenders import ROWS, Comparison, Key, comparisons_of, prepare_ours, prepare_peers
 from benchmarks.speed.reference import agreement, alike, check_all, reference
 from benchmarks.timing import Speed, ratio, speed, take_turns
 from dragoman.bundle.precision import Precision
@@ -30,7 +30,7 @@ SOURCE_TOKENS = 25
 
 @dataclass(frozen=True)
 class Ratio:
-    """One race, as the section "ratios" holds it."""
+    """One row of the section "ratios"."""
 
     model: str
     precision: Precision
@@ -40,30 +40,30 @@ class Ratio:
     peer_precision: Precision
     tokens_per_second: float
     spread: float
-    """Of the tokens a second: (longest time - shortest time) / median over the rounds."""
+    """Spread of the throughput: (longest time - shortest time) / median over the rounds."""
     peer_tokens_per_second: float
     peer_spread: float
     ratio: float
     equal_rows: int
-    """Rows of the batch whose tokens both give alike."""
+    """Rows of the batch with identical tokens on both sides."""
     equal_tokens: float
-    """The part of the tokens that is alike."""
+    """Share of identical tokens."""
 
 
-class Course:
-    """One model, exported in every form, and what its outputs have to be."""
+class Benchmark:
+    """One model in every exported form, with the reference outputs."""
 
     def __init__(self, measured: Measured, peers: Sequence[str], folder: Path, largest_batch: int) -> None:
         """`peers` by name; whatever is exported goes into `folder`."""
         self._name = measured.name
         theirs = prepare_peers(peers, folder, measured.model, measured.endless)
         self._openers = theirs | prepare_ours(folder, measured.model, measured.endless)
-        self._races = list(races_of(theirs))
+        self._comparisons = list(comparisons_of(theirs))
         self._sources = random_sources(measured)[:largest_batch]
         self._right = reference(measured.model, measured.endless, self._sources, STEPS)
 
     def run(self, threads: int, batches: Sequence[int], rounds: int) -> Iterator[Ratio]:
-        """Every race in every size."""
+        """Every comparison at every batch size."""
         contenders = {key: opener(threads) for key, opener in self._openers.items()}
         for batch in tqdm(batches, desc=f"{self._name}, {threads} threads", disable=None):
             sources = self._sources[:batch]
@@ -71,32 +71,32 @@ class Course:
             check_all(found, self._right[:batch], f"{self._name}, batch {batch}, {threads} threads")
             runs = {key: partial(contender.steps, sources, STEPS) for key, contender in contenders.items()}
             speeds = {key: speed(times, STEPS * batch) for key, times in take_turns(runs, rounds).items()}
-            for race in self._races:
-                yield self._row(race, batch, threads, speeds, found)
+            for comparison in self._comparisons:
+                yield self._row(comparison, batch, threads, speeds, found)
 
     def _row(
         self,
-        race: Race,
+        comparison: Comparison,
         batch: int,
         threads: int,
         speeds: Mapping[Key, Speed],
         found: Mapping[Key, list[list[int]]],
     ) -> Ratio:
-        ours, peer = speeds[race.ours], speeds[race.theirs]
+        ours, peer = speeds[comparison.ours], speeds[comparison.theirs]
         return Ratio(
             model=self._name,
-            precision=race.precision,
+            precision=comparison.precision,
             batch=batch,
             threads=threads,
-            peer=race.peer,
-            peer_precision=race.peer_precision,
+            peer=comparison.peer,
+            peer_precision=comparison.peer_precision,
             tokens_per_second=ours.per_second,
             spread=ours.spread,
             peer_tokens_per_second=peer.per_second,
             peer_spread=peer.spread,
             ratio=ratio(ours, peer),
-            equal_rows=alike(found[race.ours], found[race.theirs]),
-            equal_tokens=agreement(found[race.ours], found[race.theirs]),
+            equal_rows=alike(found[comparison.ours], found[comparison.theirs]),
+            equal_tokens=agreement(found[comparison.ours], found[comparison.theirs]),
         )
 
 
@@ -123,9 +123,9 @@ def main(
     """Measure, and replace the section "ratios" of OUTPUT/latest.json. About 15 minutes on two quiet cores."""
     rows: list[Ratio] = []
     for name in models:
-        course = Course(MODELS[name](), peers, work / name, max(batches))
+        benchmark = Benchmark(MODELS[name](), peers, work / name, max(batches))
         for count in threads:
-            rows += course.run(count, batches, rounds)
+            rows += benchmark.run(count, batches, rounds)
     finish(output, "ratios", [asdict(row) for row in rows], "make bench", rounds)
     for row in rows:
         if row.precision == row.peer_precision == "int8":

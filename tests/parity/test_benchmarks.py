@@ -93,7 +93,7 @@ def test_exactness_fails_where_an_answer_differs(bundle: Bundle, data: Path, mon
     assert "Error: answers that depend on their batch-mates: 1" in result.output
 
 
-def test_the_engines_steps_are_seen_by_whoever_measures_python(
+def test_overhead_measures_the_steps_of_the_engine(
     measured: Measured, bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(overhead, "write_bundle", lambda *_: bundle)
@@ -102,7 +102,7 @@ def test_the_engines_steps_are_seen_by_whoever_measures_python(
     assert 0 < share.outside < 1
 
 
-def test_a_soak_tells_the_memory_of_each_quarter(bundle: Bundle, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_soak_prints_the_memory_of_each_quarter(bundle: Bundle, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(soak, "SETTLE_SECONDS", 0)
     monkeypatch.setattr(soak, "MAX_GROWTH", 10.0)  # so few requests only warm the server up
     monkeypatch.setattr(soak, "MAX_IDLE_SHARE", 10.0)
@@ -124,7 +124,7 @@ def test_bench_prints_one_line_for_each_size(bundle: Bundle, ways: list[str]) ->
     assert lines[3:] == ([f"{advice} --lanes 1 --threads-per-lane 1"] if ways else [])
 
 
-def test_bench_refuses_what_is_no_bundle(tmp_path: Path) -> None:
+def test_bench_refuses_a_folder_without_a_manifest(tmp_path: Path) -> None:
     result = CliRunner().invoke(dragoman, ["bench", str(tmp_path)])
     assert result.exit_code == 1
     assert "manifest.json: missing" in result.output

@@ -1,4 +1,4 @@
-"""What the commands on first calls and on confined servers make of what they measured."""
+"""Results of the commands for first calls and confined servers."""
 
 import os
 
@@ -39,7 +39,7 @@ def test_affinity_holds_inside_alone() -> None:
     assert os.sched_getaffinity(0) == before
 
 
-def test_what_cannot_be_set_is_left_out_by_name(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+def test_unsupported_limits_are_skipped_by_name(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
     def refused() -> None:
         raise PermissionError("no control groups here")
 
@@ -50,7 +50,7 @@ def test_what_cannot_be_set_is_left_out_by_name(monkeypatch: pytest.MonkeyPatch,
     assert "nothing could be measured" in result.stderr
 
 
-def test_first_calls_are_told_by_their_median_and_worst() -> None:
+def test_first_calls_report_median_and_maximum() -> None:
     firsts = [First(0.012, 0.010, 0.013), First(0.030, 0.010, 0.011), First(0.011, 0.010, 0.012)]
     assert middle_of(firsts) == firsts[0]
     assert line(4, firsts) == (
@@ -58,7 +58,7 @@ def test_first_calls_are_told_by_their_median_and_worst() -> None:
     )
 
 
-def test_a_text_has_as_many_words_as_asked() -> None:
+def test_a_text_has_the_requested_word_count() -> None:
     assert text_of(3, ["a kite", "a boat"]) == "a kite a"
 
 

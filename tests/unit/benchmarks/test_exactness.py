@@ -19,7 +19,7 @@ def test_bursts_hold_each_number_once_and_are_not_too_large() -> None:
     assert min(map(len, found)) >= 1
 
 
-def test_answers_come_in_the_order_of_the_sources_whatever_order_they_ran_in() -> None:
+def test_answers_keep_the_order_of_the_sources() -> None:
     runner = FakeRunner()
     sources = [(*range(3, 4 + number % 5), END) for number in range(40)]
     with Offline([runner], DecodingRules(START, (END,), 0), rows=4) as engine:

@@ -5,7 +5,7 @@ import pytest
 from benchmarks.memory.parts import LONG_WORDS, Moment, long_texts
 
 
-def test_what_no_part_explains_is_told_as_a_share() -> None:
+def test_unexplained_memory_is_a_share() -> None:
     assert Moment("now", resident=200, explained=150).unexplained == pytest.approx(0.25)
     assert Moment("now", resident=200, explained=210).unexplained == pytest.approx(-0.05)
 

@@ -45,7 +45,7 @@ SERVED = {
 }
 
 
-def test_a_section_takes_the_place_of_its_former_self_and_leaves_the_others(tmp_path: Path) -> None:
+def test_save_replaces_its_section_and_keeps_the_others(tmp_path: Path) -> None:
     save(tmp_path, "ratios", [race("ctranslate2")], MEASURED_ON)
     save(tmp_path, "served", SERVED, MEASURED_ON | {"commit": "older"})
     save(tmp_path, "served", SERVED, MEASURED_ON | {"commit": "newer"})
@@ -64,7 +64,7 @@ def test_the_markdown_beside_the_file_is_made_from_all_of_it(tmp_path: Path) -> 
     assert markdown.index("over CTranslate2") < markdown.index("over gRPC")
 
 
-def test_each_peer_is_a_column_and_one_that_was_not_raced_is_a_dash() -> None:
+def test_each_peer_is_a_column_with_a_dash_without_data() -> None:
     rows = [race("ctranslate2"), race("transformers"), race("ctranslate2", precision="float32")]
     table = as_markdown({"ratios": rows, "conditions": {"ratios": MEASURED_ON}}).splitlines()
     assert table[:4] == [

@@ -10,7 +10,7 @@ from tests.support.harness import sentences, serving
 
 
 @pytest.mark.parametrize("clients", [1, 5])
-async def test_translations_come_in_the_order_of_the_texts_whoever_asked(clients: int) -> None:
+async def test_translations_keep_the_order_of_the_texts(clients: int) -> None:
     texts = [" ".join(text.split()[:5]) for text in sentences(23)]
     async with serving(FakeRunner()) as running:
         assert await closed_loop(running.address, texts, clients) == texts

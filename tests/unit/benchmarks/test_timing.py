@@ -3,7 +3,7 @@ import pytest
 from benchmarks.timing import Speed, ratio, speed, take_turns
 
 
-def test_a_speed_is_the_work_by_the_median_of_the_times() -> None:
+def test_speed_is_work_over_the_median_time() -> None:
     assert speed([2.0, 1.0, 4.0], work=100) == Speed(per_second=50.0, spread=1.5)
 
 
@@ -11,12 +11,12 @@ def test_a_single_time_has_no_spread() -> None:
     assert speed([0.5], work=32) == Speed(per_second=64.0, spread=0.0)
 
 
-def test_no_times_are_no_speed() -> None:
+def test_speed_requires_at_least_one_time() -> None:
     with pytest.raises(ValueError, match="seconds must hold at least one time, is empty"):
         speed([], work=1)
 
 
-def test_a_ratio_says_how_many_times_as_fast_the_first_is() -> None:
+def test_ratio_is_our_throughput_over_theirs() -> None:
     assert ratio(Speed(150.0, 0.1), Speed(100.0, 0.2)) == 1.5
 
 
