@@ -86,7 +86,7 @@ class Embedding:
 
 @dataclass(frozen=True)
 class Pivot:
-    """The first step of a translation through a pivot language by two models."""
+    """The first leg of a pivot translation: from the source language to the pivot language."""
 
     language: str
     """The pivot language; BCP-47."""

@@ -321,7 +321,7 @@ def log_probability(logits: Tensor, token: Tensor, _logit: Tensor) -> Tensor:
 
 
 def only_logit(_logits: Tensor, _token: Tensor, logit: Tensor) -> Tensor:
-    """The token's logit [B], which is finite whenever its log-probability is."""
+    """Cheap stand-in for a log-probability that no row requested: the token's logit [B], finite if it would be."""
     return logit.clone()
 
 
@@ -339,13 +339,16 @@ def largest(logits: Tensor) -> Tensor:
 
 
 def pick(parts: Tensor, part: Tensor) -> Tensor:
-    """ONNX `GatherND` per row: parts [B, P, W], part [B, 1] -> [B, W]."""
+    """The part of each row at index `part` (ONNX `GatherND`): parts [B, P, W], part [B, 1] -> [B, W].
+
+    P is the number of parts of a row, W their width.
+    """
     shape = (parts.shape[0], parts.shape[2])
     return symbolic("GatherND", (parts, part), attrs={"batch_dims": 1}, dtype=parts.dtype, shape=shape)
 
 
 def pick_one(values: Tensor, place: Tensor) -> Tensor:
-    """ONNX `GatherND` per row: values [B, V], place [B, 1] -> [B]."""
+    """The value of each row at index `place` (ONNX `GatherND`): values [B, V], place [B, 1] -> [B]."""
     return symbolic("GatherND", (values, place), attrs={"batch_dims": 1}, dtype=values.dtype, shape=place.shape[:1])
 
 

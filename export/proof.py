@@ -131,7 +131,7 @@ def prove(
     threads: int,
     progress: Progress,
 ) -> Proof:
-    """Compare the bundle's graphs with `reference`, whose model is in the bundle's precision and gave `sample`.
+    """Compare the bundle's graphs with `reference`, whose model is in the bundle's precision and produced `sample`.
 
     `float32` holds the answers of float32 to the same texts if the precision is reduced; `accept_loss` accepts any
     difference from them. `scratch` is an empty folder for a copy of the graphs that outputs logits. Raises
@@ -234,7 +234,7 @@ class Values:
 
 @torch.no_grad()
 def reference_values(checkpoint: Checkpoint, batch: int, source: int, target: int) -> Values:
-    """The values at one size, capped at the model's positions; the sources are of different lengths."""
+    """PyTorch's results for random sources of different lengths, capped at the model's maximum length."""
     config, rules, model = checkpoint.config.architecture, checkpoint.config.decoding, checkpoint.model
     source, target = min(source, config.max_positions), min(target, config.max_positions)
     rng = np.random.default_rng(batch)
@@ -329,9 +329,9 @@ def check_tokens(found: Sequence[Decoded], sample: Sample, tolerance: Tolerance)
 
 
 def check_loss(decoder: GraphDecoder, float32: Sample, bounds: Loss, accept: bool) -> tuple[Check, dict[str, Any]]:
-    """The loss of a reduced precision: given float32's prefixes, how often and how surely it chooses the same token.
+    """Measure a reduced precision against float32, given float32's prefixes: equal tokens and drop of log-probability.
 
-    `decoder` outputs logits. Raises VerificationError beyond `bounds`, unless `accept` is true.
+    `decoder` outputs logits. Raises VerificationError if the loss exceeds `bounds`, unless `accept` is true.
     """
     agreed: list[bool] = []
     drops: list[float] = []

@@ -318,6 +318,9 @@ class Transformer(nn.Module):
         return cast(Tensor, self.decoder_norm(x))
 
     def forward(self, source: Tensor, source_lengths: Tensor, target: Tensor) -> Tensor:
-        """source [B, S], source_lengths [B], target [B, T] -> logits [B, T, V]; row t scores what follows t."""
+        """source [B, S], source_lengths [B], target [B, T] -> logits [B, T, V].
+
+        Position t scores the token after target token t.
+        """
         states = self.encode(source, source_lengths)
         return cast(Tensor, self.projection(self.decode(target, states, source_lengths)))

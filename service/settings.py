@@ -148,7 +148,7 @@ class ServerSettings(BaseSettings):
     """Log source texts and translations. They may be confidential."""
     traces_endpoint: str = ""
     """OTLP/gRPC endpoint for call traces, such as http://127.0.0.1:4317; https:// uses TLS. Requires
-    dragoman[traces]."""
+    the extra traces."""
     traces_ratio: Annotated[float, Field(ge=0, le=1)] = 1.0
     """Fraction of calls to trace when the caller makes no sampling decision."""
     warmup_seconds: NonNegative = 10

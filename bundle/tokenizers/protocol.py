@@ -15,8 +15,8 @@ T = TypeVar("T")
 class Piece:
     """One token of a text, with the part of the text that it covers.
 
-    The parts are adjacent; spaces at either end of the text belong to none. If several tokens share one character (its
-    bytes, or a ligature's letters), the last of them covers it, and the others cover nothing.
+    The parts are adjacent; spaces at either end of the text belong to no token. If several tokens share one character
+    (byte tokens, or the letters of a ligature), the last of them covers it, and the others cover nothing.
     """
 
     id: int

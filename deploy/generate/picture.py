@@ -3,7 +3,7 @@
     python -m deploy.generate.picture http://127.0.0.1:9090 docs/overview.png
 
 Draws the time series panels from the last minutes of a live Prometheus, with the dashboard's own queries, titles and
-legends. Needs `pip install 'dragoman[picture]'`.
+legends. Needs `pip install '.[picture]'`.
 """
 
 import io

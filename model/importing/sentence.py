@@ -56,7 +56,7 @@ def _pooling(path: Path) -> PoolingKind:
 
 
 def _max_tokens(folder: Path) -> int | None:
-    """The longest text. Refuses settings that would change a text before it is tokenized."""
+    """Maximum length of a text in tokens, None if not set. Raises ValueError for settings that alter texts."""
     prompts = folder / PROMPTS_FILE
     if prompts.is_file() and _read(prompts).get("default_prompt_name"):
         raise ValueError(f"{prompts}: default_prompt_name is not supported; callers add words before a text themselves")

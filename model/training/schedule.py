@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Schedule:
-    """Linear warm-up to a peak, then cosine decay to a small fraction of it."""
+    """Learning rate: linear growth to a peak, then cosine decay to `floor` times the peak."""
 
     peak: float
     """The highest learning rate."""

@@ -115,7 +115,8 @@ class _Missing(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         raise click.ClickException(
-            f"`dragoman {self.name}` needs {self._module}, which is not installed: pip install 'dragoman[{self.name}]'"
+            f"`dragoman {self.name}` needs {self._module}, which is not installed: "
+            f"pip install '.[{self.name}]' in a clone of dragoman"
         )
 
 

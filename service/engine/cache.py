@@ -129,7 +129,7 @@ class SlotCache:
                 size = -(-size // HUGE_PAGE) * HUGE_PAGE
             self._memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         except OSError as error:
-            raise MemoryError(f"no memory for a cache of {shape}") from error
+            raise MemoryError(f"cannot allocate {size} bytes for a cache of shape {shape}") from error
         if hasattr(mmap, "MADV_HUGEPAGE"):
             with suppress(OSError):
                 # The kernel may lack huge pages.

@@ -98,7 +98,7 @@ class Pace:
         """Time of the latest admission that counted."""
 
     def drained(self, tokens: int, occupied: int, backlog: bool, now: float) -> None:
-        """Record an admission that found `tokens` freed and leaves the rows with `occupied`.
+        """Record an admission: `tokens` were freed since the previous one, the rows now hold `occupied` tokens.
 
         `backlog` says whether sequences still wait.
         """

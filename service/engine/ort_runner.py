@@ -235,7 +235,7 @@ class OrtRunner:
             self._encoder.run_with_ort_values(["hidden"], inputs, options)
         except Exception:
             # No answer depends on it.
-            log.warning("could not give back working memory", exc_info=True)
+            log.warning("could not return unused working memory to the allocator", exc_info=True)
 
     def _bind(self, part: slice) -> None:
         """Bind every input and output to the rows `part` of its buffer."""

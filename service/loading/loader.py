@@ -143,7 +143,7 @@ def _open_runners(bundle: Bundle, settings: ServerSettings) -> "tuple[OrtRunner,
 
 
 def _warm_up(runners: tuple[Runner, ...], bundle: Bundle, settings: ServerSettings) -> None:
-    """Warm up each runner, within its part of `settings.warmup_seconds`; 0 leaves it out."""
+    """Warm up each runner for an equal share of `settings.warmup_seconds`; 0 skips warm-up."""
     sources = [text.source_ids for text in bundle.golden()]
     seconds = settings.warmup_seconds / len(runners)
     if not seconds:

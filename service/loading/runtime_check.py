@@ -5,7 +5,7 @@ from importlib.metadata import PackageNotFoundError, version
 from dragoman.service.engine.providers import cuda_fault
 from dragoman.service.errors import StartupError
 
-INSTALL_RUNTIME = "pip install 'dragoman[cpu]', or 'dragoman[gpu]' for NVIDIA GPUs"
+INSTALL_RUNTIME = "pip install '.[cpu]', or '.[gpu]' for NVIDIA GPUs, in a clone of dragoman"
 
 
 def check_runtime() -> str:

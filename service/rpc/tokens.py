@@ -49,7 +49,7 @@ def token_source(file: str, environment: Mapping[str, str]) -> Callable[[], tupl
         if not file:
             return (lambda: given) if given else None
         path = Path(file)
-        watched = WatchedFiles("tokens", (path,), lambda: (*given, *_digests(_lines(path), file)))
+        watched = WatchedFiles("bearer tokens", (path,), lambda: (*given, *_digests(_lines(path), file)))
     except (OSError, ValueError) as error:
         raise StartupError(f"tokens: {error}") from error
     return watched.current

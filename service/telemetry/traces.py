@@ -6,7 +6,7 @@ from dragoman.service.errors import StartupError
 from dragoman.service.settings import ServerSettings
 from dragoman.service.telemetry.call_log import Call
 
-INSTALL_TRACES = "pip install 'dragoman[traces]'"
+INSTALL_TRACES = "pip install '.[traces]' in a clone of dragoman"
 
 
 class Traces(Protocol):

@@ -170,7 +170,8 @@ def test_a_missing_runtime_is_named_with_its_install_command(bundle: Path, optio
     run = serve(bundle, option, "--port", "0", "--metrics-port", "0", blocked=("onnxruntime",))
     assert run.returncode == 1
     assert run.stderr == (
-        "Error: ONNX Runtime is not installed: pip install 'dragoman[cpu]', or 'dragoman[gpu]' for NVIDIA GPUs\n"
+        "Error: ONNX Runtime is not installed: "
+        "pip install '.[cpu]', or '.[gpu]' for NVIDIA GPUs, in a clone of dragoman\n"
     )
 
 

@@ -44,7 +44,7 @@ def test_a_missing_dependency_names_the_extra_to_install() -> None:
     assert result.exit_code == 1
     assert result.stdout == ""
     assert result.stderr == (
-        "Error: `dragoman train` needs torch, which is not installed: pip install 'dragoman[train]'\n"
+        "Error: `dragoman train` needs torch, which is not installed: pip install '.[train]' in a clone of dragoman\n"
     )
 
 
