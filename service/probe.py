@@ -1,7 +1,7 @@
 """The image's health check: `python -m dragoman.service.probe` exits with 0 if the server answers calls, else 1.
 
-It reads DRAGOMAN_METRICS_HOST and DRAGOMAN_METRICS_PORT; it does not see command-line options. It imports next to
-nothing, because it runs every few seconds beside the model.
+It reads DRAGOMAN_METRICS_HOST (else DRAGOMAN_HOST) and DRAGOMAN_METRICS_PORT; it does not see command-line options. It
+imports next to nothing, because it runs every few seconds beside the model.
 """
 
 import os

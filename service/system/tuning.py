@@ -4,7 +4,7 @@ Each figure stands beside its setting, so that one can be taken out and measured
 
 - `clear_traceback` in `service/rpc/message_parsing.py` breaks the cycles that an aborted call leaves. At five times the
   load, the search for such cycles took a seventh of the event loop's time.
-- Deferred counting in `service/telemetry/metrics.py`: the engine's and the calls' figures are counted in batches of
+- Deferred counting in `service/telemetry/scrape.py`: the engine's and the calls' figures are counted in batches of
   `MAX_PENDING` (64), or at a scrape.
 """
 
