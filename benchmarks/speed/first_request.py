@@ -51,7 +51,7 @@ class FirstCall:
 
 
 class Caller:
-    """Client whose channel has a server that reports SERVING."""
+    """Client of a server that reports SERVING."""
 
     def __init__(self, channel: grpc.Channel) -> None:
         """Wait until health reports SERVING. Raises TimeoutError after READY_TIMEOUT_SECONDS."""

@@ -26,7 +26,7 @@ from benchmarks.measured_models import MODELS, Measured, write_bundle
 from benchmarks.options import installed
 from benchmarks.results_file import conditions
 from benchmarks.speed.contenders import OURS, ROWS, Dragoman, Key
-from benchmarks.speed.reference import agreement, alike
+from benchmarks.speed.reference import agreement, equal_rows
 from benchmarks.speed.sentences import DATA
 from benchmarks.speed.steps import random_sources
 from benchmarks.timing import Speed, speed
@@ -185,9 +185,9 @@ def compare(measured: Measured, bundles: Mapping[Precision, Bundle], workload: W
             model=measured.name,
             precision=precision,
             sources=len(sources),
-            equal_sources=alike(batched, expected),
+            equal_sources=equal_rows(batched, expected),
             equal_tokens=agreement(batched, expected),
-            equal_in_batches=alike(batched, alone),
+            equal_in_batches=equal_rows(batched, alone),
         )
 
 

@@ -51,7 +51,7 @@ def check_all(found: Mapping[Key, Sequence[Sequence[int]]], expected: Sequence[O
             click.echo(f"{label}: {name}: {compared} of {total} float32 tokens compared, all equal", err=True)
 
 
-def alike(left: Sequence[Sequence[int]], right: Sequence[Sequence[int]]) -> int:
+def equal_rows(left: Sequence[Sequence[int]], right: Sequence[Sequence[int]]) -> int:
     """Number of rows with identical tokens."""
     return sum(list(a) == list(b) for a, b in zip(left, right, strict=True))
 

@@ -18,7 +18,7 @@ import click
 from benchmarks.measured_models import Measured, shipped
 from benchmarks.options import comparison_options, finish
 from benchmarks.speed.contenders import comparisons_of, prepare_ours, prepare_peers
-from benchmarks.speed.reference import alike, check_all, reference
+from benchmarks.speed.reference import check_all, equal_rows, reference
 from benchmarks.timing import ratio, speed, take_turns
 from dragoman.bundle.precision import Precision
 from dragoman.model.training.corpus import read_pairs
@@ -100,7 +100,7 @@ def race_all(
                 peer_sentences_per_second=peer.per_second,
                 peer_spread=peer.spread,
                 ratio=ratio(ours, peer),
-                equal_rows=alike(found[comparison.ours], found[comparison.theirs]),
+                equal_rows=equal_rows(found[comparison.ours], found[comparison.theirs]),
             )
 
 

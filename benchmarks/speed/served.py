@@ -99,7 +99,7 @@ def measure_word(server: ServerProcess, texts: Sequence[str], tries: int) -> One
         long_texts = _long_texts(client, texts)
         idle = [_timed(client) for _ in range(tries)]
     steps = _step_figures(server)
-    busy = [asyncio.run(_word_among(server, long_texts)) for _ in range(tries)]
+    busy = [asyncio.run(_word_latency(server, long_texts)) for _ in range(tries)]
     seconds, count = (after - before for after, before in zip(_step_figures(server), steps, strict=True))
     idle_seconds, busy_seconds, step = statistics.median(idle), statistics.median(busy), seconds / count
     return OneWord(WORD, len(long_texts), idle_seconds, busy_seconds, step, (busy_seconds - idle_seconds) / step)
@@ -120,7 +120,7 @@ def _timed(client: Client) -> float:
     return time.perf_counter() - started
 
 
-async def _word_among(server: ServerProcess, long_texts: Sequence[str]) -> float:
+async def _word_latency(server: ServerProcess, long_texts: Sequence[str]) -> float:
     """Latency of one word, sent once all of `long_texts` are rows of the batch; these are then cancelled."""
     async with AsyncClient(server.address, timeout_seconds=TIMEOUT_SECONDS) as client:
         running = [asyncio.create_task(client.translate([text], truncate=True)) for text in long_texts]

@@ -20,7 +20,7 @@ from tqdm import tqdm
 from benchmarks.measured_models import MODELS, Measured
 from benchmarks.options import comparison_options, finish
 from benchmarks.speed.contenders import ROWS, Comparison, Key, comparisons_of, prepare_ours, prepare_peers
-from benchmarks.speed.reference import agreement, alike, check_all, reference
+from benchmarks.speed.reference import agreement, check_all, equal_rows, reference
 from benchmarks.timing import Speed, ratio, speed, take_turns
 from dragoman.bundle.precision import Precision
 
@@ -95,7 +95,7 @@ class Benchmark:
             peer_tokens_per_second=peer.per_second,
             peer_spread=peer.spread,
             ratio=ratio(ours, peer),
-            equal_rows=alike(found[comparison.ours], found[comparison.theirs]),
+            equal_rows=equal_rows(found[comparison.ours], found[comparison.theirs]),
             equal_tokens=agreement(found[comparison.ours], found[comparison.theirs]),
         )
 

@@ -56,8 +56,8 @@ class TestContenders:
     def test_outputs_end_at_the_end_token_of_the_model(self, checkpoint: Checkpoint, bundle: Bundle) -> None:
         sources = [checkpoint.tokenizer.encode(text) for text in sentences(50)]
         found = Dragoman(bundle, threads=1).outputs(sources, 40)
-        right = reference(checkpoint.model, checkpoint.config.decoding, sources, 40)
-        assert check("dragoman", found, right) > 0
+        expected = reference(checkpoint.model, checkpoint.config.decoding, sources, 40)
+        assert check("dragoman", found, expected) > 0
         assert len({len(tokens) for tokens in found}) > 5
 
 
@@ -84,8 +84,8 @@ def test_exactness_counts_every_sentence_in_every_order(bundle: Bundle, data: Pa
 
 def test_exactness_fails_if_an_answer_differs(bundle: Bundle, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def altered(engine: Offline, sources: Sequence[Sequence[int]], rows: int, seed: int) -> list[exactness.Answer]:
-        right = exactness.alone(engine, sources)
-        return [dataclasses.replace(right[0], tokens=(9,)), *right[1:]]
+        expected = exactness.alone(engine, sources)
+        return [dataclasses.replace(expected[0], tokens=(9,)), *expected[1:]]
 
     monkeypatch.setattr(exactness, "among_others", altered)
     arguments = [str(bundle.folder), "--data", str(data), "--rows", "3", "--orders", "1"]

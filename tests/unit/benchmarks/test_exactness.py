@@ -7,9 +7,9 @@ from tests.support.fake_runner import END, START, FakeRunner, log_prob_of
 
 
 def test_equal_tokens_and_bit_equal_scores_are_counted() -> None:
-    right = [Answer((5,), -0.5), Answer((6,), -0.5), Answer((7,), -0.5)]
+    expected = [Answer((5,), -0.5), Answer((6,), -0.5), Answer((7,), -0.5)]
     found = [Answer((5,), -0.5), Answer((6,), -0.25), Answer((8,), -0.5)]
-    assert compare(right, found) == Counts(compared=3, tokens=2, bits=1)
+    assert compare(expected, found) == Counts(compared=3, tokens=2, bits=1)
 
 
 def test_bursts_hold_each_number_once_within_the_size_limit() -> None:

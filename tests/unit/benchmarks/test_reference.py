@@ -1,7 +1,7 @@
 import click
 import pytest
 
-from benchmarks.speed.reference import MARGIN, agreement, alike, check, check_all
+from benchmarks.speed.reference import MARGIN, agreement, check, check_all, equal_rows
 from dragoman.model.greedy import Output
 
 
@@ -36,8 +36,8 @@ def test_only_float32_is_compared_with_the_reference(capsys: pytest.CaptureFixtu
         check_all({("peer", "float32"): [[9]]}, [output((5,))], "batch 1")
 
 
-def test_only_identical_rows_are_alike() -> None:
-    assert alike([[1, 2], [3], [4]], [[1, 2], [3, 3], [5]]) == 1
+def test_only_identical_rows_are_counted_as_equal() -> None:
+    assert equal_rows([[1, 2], [3], [4]], [[1, 2], [3, 3], [5]]) == 1
 
 
 def test_agreement_is_a_share_of_the_longer_row() -> None:
