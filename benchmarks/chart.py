@@ -2,8 +2,8 @@
 
     python -m benchmarks.chart
 
-Reads benchmarks/results/latest.json and writes docs/ratios.svg, which the README shows. The SVG is written by hand, so
-that the same figures give the same bytes and a test can hold the two together.
+Reads benchmarks/results/latest.json and writes docs/ratios.svg, which the README shows. The SVG is
+written without a library, so that the same figures give the same bytes and a test can check the file.
 """
 
 import json
@@ -43,7 +43,7 @@ class Bar:
 
 
 def bars(results: Mapping[str, Any]) -> list[Bar]:
-    """The ratios over CTranslate2 on one thread, in the order of model, precision and batch."""
+    """Ratios over CTranslate2 on one thread, sorted by model, precision and batch."""
     rows = [row for row in results["ratios"] if row["peer"] == PEER and row["threads"] == THREADS]
     found = [Bar(row["model"], row["precision"], row["batch"], row["ratio"]) for row in rows]
     models = list(dict.fromkeys(bar.model for bar in found))
@@ -51,7 +51,7 @@ def bars(results: Mapping[str, Any]) -> list[Bar]:
 
 
 def draw(results: Mapping[str, Any]) -> str:
-    """The chart as SVG."""
+    """Chart as SVG."""
     drawn, measured_on = bars(results), results["conditions"]["ratios"]
     scale = (WIDTH - LEFT - RIGHT) / max(1.0, *(bar.ratio for bar in drawn))
     places = list(_places(drawn))
@@ -74,7 +74,7 @@ def draw(results: Mapping[str, Any]) -> str:
 
 
 def _places(drawn: Sequence[Bar]) -> Iterator[int]:
-    """Top of each bar, in pixels; a gap parts the groups of one model and precision."""
+    """Top of each bar, in pixels; a gap separates the groups of one model and precision."""
     top, group = TOP, None
     for bar in drawn:
         if group not in (None, (bar.model, bar.precision)):

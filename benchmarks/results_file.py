@@ -1,9 +1,9 @@
-"""The file of all figures, and the Markdown that docs/benchmarks.md quotes.
+"""Results file of the benchmarks, and its Markdown tables, which docs/benchmarks.md quotes.
 
-    benchmarks/results/latest.json    one section a command: "ratios", "sentences", "served"
-    benchmarks/results/latest.md      made from it
+    benchmarks/results/latest.json    one section per command: "ratios", "sentences", "served"
+    benchmarks/results/latest.md      generated from latest.json
 
-Each command replaces its own section, and under "conditions" what it was measured on; the other sections stay.
+Each command replaces its own section and the section's entry under "conditions"; the other sections stay.
 `python -m benchmarks.results_file` regenerates the Markdown and its quote in docs/benchmarks.md.
 """
 
@@ -25,16 +25,16 @@ PAGE = Path("docs/benchmarks.md")
 PAGE_COLUMNS = 100
 QUOTE_BEGINS = "<!-- benchmarks/results/latest.md -->\n"
 QUOTE_ENDS = "<!-- end of benchmarks/results/latest.md -->\n"
-"""The page quotes the tables between these two lines."""
+"""Lines of the page between which the tables are quoted."""
 
 PEERS = {"ctranslate2": "CTranslate2", "transformers": "transformers", "optimum": "optimum-onnx"}
-"""Peers by the name that they have in the file, in the order of the table's columns, with what people call them."""
+"""Display names of the peers by their names in the file, in the order of the table's columns."""
 
 Row = Mapping[str, Any]
 
 
 def conditions(command: str, distributions: Iterable[str], rounds: int) -> dict[str, Any]:
-    """On what, and with which versions, `command` was measured; to be asked for before the file is written."""
+    """Command, date, commit, processor and package versions of a measurement; to be read before the file is written."""
     return {
         "command": command,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -46,7 +46,7 @@ def conditions(command: str, distributions: Iterable[str], rounds: int) -> dict[
 
 
 def save(folder: Path, section: str, figures: object, measured_on: Mapping[str, Any]) -> str:
-    """Replace one section of the file, and return all of it as Markdown, which is written beside it."""
+    """Replace one section of the JSON file and rewrite the Markdown file; returns the Markdown."""
     path = folder / JSON_FILE
     results: dict[str, Any] = json.loads(path.read_bytes()) if path.exists() else {"conditions": {}}
     results["conditions"][section] = dict(measured_on)
@@ -59,14 +59,14 @@ def save(folder: Path, section: str, figures: object, measured_on: Mapping[str, 
 
 
 def as_markdown(results: Mapping[str, Any]) -> str:
-    """One table for each section that is there, with what it was measured on below."""
+    """One table per section of the results, followed by its conditions."""
     tables: dict[str, Callable[[Any], str]] = {
         "ratios": ratios_table,
         "sentences": sentences_table,
         "served": served_table,
     }
     parts = [
-        table(results[section]) + "\n\n" + _below(results["conditions"][section])
+        table(results[section]) + "\n\n" + _conditions_line(results["conditions"][section])
         for section, table in tables.items()
         if section in results
     ]
@@ -74,7 +74,7 @@ def as_markdown(results: Mapping[str, Any]) -> str:
 
 
 def quote(page: str, markdown: str) -> str:
-    """The page with `markdown` in the place of what it quoted. Raises ValueError where it has no such place."""
+    """Page with its quoted tables replaced by `markdown`. Raises ValueError if it lacks the two marker lines."""
     head, begins, rest = page.partition(QUOTE_BEGINS)
     _, ends, tail = rest.partition(QUOTE_ENDS)
     if not begins or not ends:
@@ -83,17 +83,17 @@ def quote(page: str, markdown: str) -> str:
 
 
 def ratios_table(rows: Sequence[Row]) -> str:
-    """Tokens a second: one line for what we ran, one column a peer: how many times as fast, and the peer's speed."""
+    """Tokens per second: a line per configuration, and a column per peer with our ratio and the peer's throughput."""
     return _against_peers(rows, ("model", "precision", "threads", "batch"), "tokens")
 
 
 def sentences_table(rows: Sequence[Row]) -> str:
-    """The same in sentences a second."""
+    """Sentences per second, in the columns of `ratios_table`."""
     return _against_peers(rows, ("model", "precision", "threads"), "sentences")
 
 
 def served_table(served: Mapping[str, Any]) -> str:
-    """Sentences a second by clients, and the wait of one word behind long texts."""
+    """Sentences per second by number of clients, and the latency of one word behind long texts."""
     lines = [
         *_header(("clients", "sentences/s over gRPC", "CTranslate2 offline", "ratio"), words=0),
         *(
@@ -131,12 +131,12 @@ def _peer_cell(row: Row | None, unit: str) -> str:
 
 
 def _header(columns: Sequence[str], words: int) -> list[str]:
-    """The first `words` columns hold words, the others numbers."""
+    """Table header; the first `words` columns hold words, the others right-aligned numbers."""
     rules = ["---" if index < words else "---:" for index in range(len(columns))]
     return [f"| {' | '.join(columns)} |", f"| {' | '.join(rules)} |"]
 
 
-def _below(measured_on: Mapping[str, Any]) -> str:
+def _conditions_line(measured_on: Mapping[str, Any]) -> str:
     versions = ", ".join(f"{name} {number}" for name, number in measured_on["versions"].items())
     return _wrapped(
         f"`{measured_on['command']}`, {measured_on['date'][:10]}, commit {measured_on['commit']}, "
@@ -149,7 +149,7 @@ def _wrapped(text: str) -> str:
 
 
 def _commit() -> str:
-    """The commit of the source tree, and whether it was altered; what is being measured lies there itself."""
+    """Short hash of the commit, marked if the source tree outside the results is altered."""
     commit = _git("rev-parse", "--short", "HEAD")
     altered = _git("status", "--porcelain", "--untracked-files=no", "--", ".", f":!{FOLDER}")
     return f"{commit}, altered" if altered else commit

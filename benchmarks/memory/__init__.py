@@ -1,1 +1,1 @@
-"""Memory by part, and beside CTranslate2."""
+"""Memory by part, and against CTranslate2."""

@@ -1,7 +1,9 @@
-"""One side of the memory table, in a process of its own: `... memory_side dragoman|ctranslate2 FOLDER`.
+"""One side of the memory table, in a process of its own.
 
-Decodes a batch of sources twice, prints as JSON the most memory that was resident meanwhile, in bytes, and ends.
-PyTorch is never imported: it would be counted.
+    python -m benchmarks.memory.one_side dragoman|ctranslate2 FOLDER
+
+Decodes a batch of sources twice and prints the peak resident memory as JSON, in bytes. PyTorch is never imported,
+because its memory would be counted.
 """
 
 import json
@@ -21,34 +23,34 @@ SAMPLE_SECONDS = 0.002
 SOURCES = [[3 + (7 * row + place) % 1000 for place in range(SOURCE_TOKENS)] for row in range(ROWS)]
 
 
-def most_resident(run: Callable[[], object]) -> int:
-    """The most memory that is resident while `run` goes on, by many samples."""
-    most, over = resident_memory_bytes(), threading.Event()
+def peak_resident_bytes(run: Callable[[], object]) -> int:
+    """Peak resident memory during `run`, sampled every SAMPLE_SECONDS."""
+    peak, over = resident_memory_bytes(), threading.Event()
 
     def sample() -> None:
-        nonlocal most
+        nonlocal peak
         while not over.wait(SAMPLE_SECONDS):
-            most = max(most, resident_memory_bytes())
+            peak = max(peak, resident_memory_bytes())
 
-    watching = threading.Thread(target=sample)
-    watching.start()
+    sampler = threading.Thread(target=sample)
+    sampler.start()
     try:
         run()
     finally:
         over.set()
-        watching.join()
-    return most
+        sampler.join()
+    return peak
 
 
 def dragoman(folder: Path) -> Callable[[], object]:
-    """Our engine, as it serves; the bundle's rules suppress the end token."""
+    """Serving engine; the bundle's rules suppress the end token."""
     from pydantic import TypeAdapter
 
     from dragoman.bundle.manifest import MANIFEST_FILE, Bundle, Manifest
     from dragoman.service.engine.offline import Offline
     from dragoman.service.engine.ort_runner import OrtRunner
 
-    # What is measured is no whole bundle, which `open_bundle` would refuse.
+    # The measured bundle is incomplete, and `open_bundle` would refuse it.
     bundle = Bundle(folder, TypeAdapter(Manifest).validate_json((folder / MANIFEST_FILE).read_bytes()))
     runner = OrtRunner(bundle, provider="cpu", threads=1, max_rows=ROWS)
     runner.rest()
@@ -61,7 +63,7 @@ def dragoman(folder: Path) -> Callable[[], object]:
 
 
 def ctranslate2(folder: Path) -> Callable[[], object]:
-    """The peer."""
+    """CTranslate2, forced to STEPS tokens per source."""
     import ctranslate2 as peer
 
     translator = peer.Translator(str(folder), device="cpu", compute_type="int8", inter_threads=1, intra_threads=1)
@@ -79,7 +81,7 @@ SIDES = {"dragoman": dragoman, "ctranslate2": ctranslate2}
 
 
 def main(side: str, folder: Path) -> None:
-    """Run the side, and print its figure."""
+    """Run one side and print its memory."""
     limit_malloc_arenas()
     before = resident_memory_bytes()
     run = SIDES[side](folder)
@@ -88,7 +90,7 @@ def main(side: str, folder: Path) -> None:
         run()
         run()
 
-    print(json.dumps({"resident_bytes": most_resident(twice), "before_bytes": before}), flush=True)
+    print(json.dumps({"resident_bytes": peak_resident_bytes(twice), "before_bytes": before}), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""Exactness, BLEU, and equality with transformers."""
+"""Exactness, BLEU, and agreement with transformers."""

@@ -1,8 +1,8 @@
-"""How well a bundle translates: BLEU and chrF of its greedy output, domain by domain.
+"""Translation quality of a bundle: BLEU and chrF of its greedy output, by domain.
 
     python -m benchmarks.quality.bleu BUNDLE --data TEST.tsv
 
-The file holds lines of domain, source and target, parted by tabs; .xz is unpacked.
+Each line of the file has domain, source and target, separated by tabs; .xz files are decompressed.
 """
 
 from pathlib import Path

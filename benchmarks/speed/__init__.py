@@ -1,1 +1,1 @@
-"""Throughput and latency beside other engines."""
+"""Throughput and latency, compared with other engines."""

@@ -1,4 +1,4 @@
-"""Contenders: the serving engine, and the peers with the same weights.
+"""Contenders: the serving engine and the peers, with the same weights.
 
 Each peer is imported only on use; a peer that is not installed is skipped, by name on stderr.
 """
@@ -37,8 +37,8 @@ class Contender(Protocol):
     def steps(self, sources: Sequence[Sequence[int]], steps: int) -> list[list[int]]:
         """Exactly `steps` tokens for each source, in one batch, the end token suppressed."""
 
-    def outputs(self, sources: Sequence[Sequence[int]], longest: int) -> list[list[int]]:
-        """Each source's output up to its end token, or `longest` tokens; sorted by length, 32 at a time."""
+    def outputs(self, sources: Sequence[Sequence[int]], max_tokens: int) -> list[list[int]]:
+        """Each source's output up to its end token, or `max_tokens` tokens; sorted by length, 32 at a time."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +74,9 @@ Opener = Callable[[int], Contender]
 
 
 class Dragoman:
-    """The serving engine, driven from here. See `Contender`.
+    """Serving engine, run offline. See `Contender`.
 
-    Its bundle says whether the end token is suppressed.
+    The bundle's rules decide whether the end token is suppressed.
     """
 
     def __init__(self, bundle: Bundle, threads: int, provider: str = "cpu", rows: int = ROWS) -> None:
@@ -89,10 +89,10 @@ class Dragoman:
         with self._engine() as engine:
             return [sequence.tokens for sequence in engine.run(sources, [steps] * len(sources))]
 
-    def outputs(self, sources: Sequence[Sequence[int]], longest: int) -> list[list[int]]:
+    def outputs(self, sources: Sequence[Sequence[int]], max_tokens: int) -> list[list[int]]:
         """See `Contender`."""
         with self._engine() as engine:
-            return in_order_of_length(engine, sources, [longest] * len(sources))
+            return in_order_of_length(engine, sources, [max_tokens] * len(sources))
 
     def _engine(self) -> Offline:
         """New engine for each run, so that no thread outlives it; the creation is cheap."""

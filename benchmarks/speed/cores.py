@@ -1,13 +1,12 @@
-"""Where a server may use one processor only: how many threads it chooses, and whether that is as fast as being told.
+"""Thread count and speed of a server confined to one processor.
 
     python -m benchmarks.speed.cores BUNDLE
 
-A real server process is confined to one processor in two ways: by affinity, as `taskset -c 0` does it, and by a quota
-of one processor in a control group, as a container has it. In each, one server chooses its threads itself, one is told
-to take one, and one is told to take two, to show what a wrong number costs. Clients in a closed loop translate one
-sentence a call; the servers take turns. Ends with status 1 where a server chooses other than one thread, or is
-more than 10 % slower than the one that was told. Control groups are written by root only; where they cannot be, that
-half is left out, by name.
+Real server processes are confined to one processor in two ways: by affinity, as with `taskset -c 0`, and by a
+control-group quota of one processor, as in a container. One server chooses its thread count itself, one is set to 1,
+and one to 2, which shows the cost of a wrong count. Clients in a closed loop translate one sentence per call; the
+servers take turns. Exits with status 1 if a server chooses a count other than 1, or is more than 10 % slower than the
+server set to 1. Control groups need root; without it, the quota is left out, by name.
 """
 
 import asyncio
@@ -30,51 +29,53 @@ from dragoman.model.training.corpus import read_pairs
 
 MIN_RATIO = 0.9
 PERIOD_MICROSECONDS = 100_000
-"""Of a quota: one processor is as much in each period."""
+"""Period of the quota; a quota of one whole period is one processor."""
 
-CHOSEN = "chosen"
+AUTOMATIC = "automatic"
+ONE = "1"
 Confine = Callable[[], AbstractContextManager[None]]
-"""Inside, this process and whatever it starts are confined."""
+"""Context in which this process and its new child processes are confined."""
 
-WAYS: Mapping[str, tuple[str, ...]] = {
-    CHOSEN: (),
-    "told 1": ("--threads-per-lane", "1"),
-    "told 2": ("--threads-per-lane", "2"),
+CONFIGURATIONS: Mapping[str, tuple[str, ...]] = {
+    AUTOMATIC: (),
+    ONE: ("--threads-per-lane", "1"),
+    "2": ("--threads-per-lane", "2"),
 }
+"""Server options, by the configured number of threads."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One server."""
+    """Result of one server."""
 
     confined_by: str
-    way: str
+    configured: str
     threads: int
-    """As GetInfo tells."""
+    """Threads reported by GetInfo."""
     speed: Speed
-    """Sentences."""
+    """Throughput in sentences."""
     ratio: float
-    """Of the one that was told to take one thread."""
+    """Throughput divided by that of the server set to one thread."""
 
     def __str__(self) -> str:
         return (
-            f"{self.confined_by:<12}  {self.way:<8}  {self.threads:>7}  {self.speed.per_second:>11.1f}  "
+            f"{self.confined_by:<12}  {self.configured:<9}  {self.threads:>7}  {self.speed.per_second:>11.1f}  "
             f"{self.speed.spread:>6.0%}  {self.ratio:>5.2f}"
         )
 
 
-HEAD = f"{'confined by':<12}  {'threads':<8}  {'threads':>7}  {'sentences/s':>11}  {'spread':>6}  {'ratio':>5}"
+HEAD = f"{'confined by':<12}  {'threads':<9}  {'threads':>7}  {'sentences/s':>11}  {'spread':>6}  {'ratio':>5}"
 
 
 @contextmanager
 def by_affinity() -> Iterator[Confine]:
-    """To the first processor of those that there are."""
+    """Confine to the first allowed processor."""
     yield partial(pinned, {min(os.sched_getaffinity(0))})
 
 
 @contextmanager
 def by_quota() -> Iterator[Confine]:
-    """To as much as one processor does, on whichever. Raises OSError where no such group can be made."""
+    """Confine to the time of one processor, on any of them. Raises OSError if the group cannot be created."""
     version, above = next(groups("cpu"))
     group = above / f"dragoman-{os.getpid()}"
     group.mkdir()
@@ -99,31 +100,32 @@ def _inside(group: Path, above: Path) -> Iterator[None]:
         (above / "cgroup.procs").write_text(me)
 
 
-CONFINED: Mapping[str, Callable[[], AbstractContextManager[Confine]]] = {
+CONFINEMENTS: Mapping[str, Callable[[], AbstractContextManager[Confine]]] = {
     "taskset -c 0": by_affinity,
     "quota of 1": by_quota,
 }
 
 
 def measure(bundle: Path, texts: Sequence[str], clients: int, rounds: int, confine: Confine, name: str) -> list[Row]:
-    """A server in each of WAYS, all confined, the clients on another processor if there is one."""
+    """Run a confined server per configuration, with the clients on another processor if there is one."""
     with ExitStack() as running:
         servers: dict[str, ServerProcess] = {}
-        for way, options in WAYS.items():
+        for configured, options in CONFIGURATIONS.items():
             with confine():
-                servers[way] = running.enter_context(server_process(bundle, *options))
-        turns = {way: partial(_ask, server, texts, clients) for way, server in servers.items()}
+                servers[configured] = running.enter_context(server_process(bundle, *options))
+        turns = {configured: partial(_translate_all, server, texts, clients) for configured, server in servers.items()}
         with pinned({max(os.sched_getaffinity(0))}):
             for turn in turns.values():
                 turn()
-            speeds = {way: speed(seconds, len(texts)) for way, seconds in take_turns(turns, rounds).items()}
+            times = take_turns(turns, rounds)
+        speeds = {configured: speed(seconds, len(texts)) for configured, seconds in times.items()}
         return [
-            Row(name, way, _threads(server), speeds[way], ratio(speeds[way], speeds["told 1"]))
-            for way, server in servers.items()
+            Row(name, configured, _threads(server), speeds[configured], ratio(speeds[configured], speeds[ONE]))
+            for configured, server in servers.items()
         ]
 
 
-def _ask(server: ServerProcess, texts: Sequence[str], clients: int) -> None:
+def _translate_all(server: ServerProcess, texts: Sequence[str], clients: int) -> None:
     asyncio.run(closed_loop(server.address, texts, clients))
 
 
@@ -133,29 +135,29 @@ def _threads(server: ServerProcess) -> int:
 
 
 def fault_of(rows: Sequence[Row]) -> str | None:
-    """What is wrong with the server that chose itself, in words."""
-    row = next(each for each in rows if each.way == CHOSEN)
+    """Description of the exceeded bound of the automatic server; None within the bounds."""
+    row = next(each for each in rows if each.configured == AUTOMATIC)
     if row.threads != 1:
         return f"{row.confined_by}: {row.threads} threads were chosen"
     if row.ratio < MIN_RATIO:
-        return f"{row.confined_by}: {row.ratio:.2f} times as fast as when told"
+        return f"{row.confined_by}: {row.ratio:.2f} times as fast as with one configured thread"
     return None
 
 
 @click.command()
 @click.argument("bundle", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--sentences", type=click.IntRange(1), default=300, show_default=True, help="Of the file, in each round.")
+@click.option("--sentences", type=click.IntRange(1), default=300, show_default=True, help="Sentences per round.")
 @click.option("--clients", type=click.IntRange(1), default=16, show_default=True)
 @click.option("--rounds", type=click.IntRange(1), default=MIN_ROUNDS, show_default=True)
 @click.option("--data", type=click.Path(exists=True, dir_okay=False, path_type=Path), default=DATA, show_default=True)
 def main(bundle: Path, sentences: int, clients: int, rounds: int, data: Path) -> None:
-    """Confine servers of BUNDLE to one processor. About 2 minutes on two quiet cores."""
+    """Measure servers of BUNDLE confined to one processor. About 2 minutes on two quiet cores."""
     texts = [pair.source for pair in read_pairs(data)][:sentences]
     faults, measured = [], 0
     click.echo(HEAD)
-    for name, confined in CONFINED.items():
+    for name, confinement in CONFINEMENTS.items():
         try:
-            with confined() as confine:
+            with confinement() as confine:
                 rows = measure(bundle, texts, clients, rounds, confine, name)
         except (OSError, StopIteration) as error:
             click.echo(f"{name} is left out: {error}", err=True)

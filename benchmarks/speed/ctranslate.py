@@ -1,4 +1,4 @@
-"""The peer CTranslate2, given the very same weights."""
+"""CTranslate2 as a peer, with the same weights."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,24 +34,26 @@ class CTranslate2:
         self._translator = ctranslate2.Translator(
             str(folder), device=device, compute_type=precision, inter_threads=1, intra_threads=threads
         )
-        # Whether the end token may come is said by the least length of each call.
+        # The end token is suppressed by each call's minimum length instead.
         self._suppressed = [[str(token)] for token in rules.suppressed_ids if token not in rules.end_ids]
 
     def steps(self, sources: Sequence[Sequence[int]], steps: int) -> list[list[int]]:
         """See `Contender`."""
         return self._translate(sources, 0, steps, steps)
 
-    def outputs(self, sources: Sequence[Sequence[int]], longest: int, rows: int = ROWS) -> list[list[int]]:
-        """See `Contender`; CTranslate2 sorts by length itself, in one call."""
-        return self._translate(sources, rows, 0, longest)
+    def outputs(self, sources: Sequence[Sequence[int]], max_tokens: int, rows: int = ROWS) -> list[list[int]]:
+        """See `Contender`. One call; CTranslate2 itself sorts by length."""
+        return self._translate(sources, rows, 0, max_tokens)
 
-    def _translate(self, sources: Sequence[Sequence[int]], rows: int, least: int, most: int) -> list[list[int]]:
+    def _translate(
+        self, sources: Sequence[Sequence[int]], rows: int, min_tokens: int, max_tokens: int
+    ) -> list[list[int]]:
         results = self._translator.translate_batch(
             [[str(token) for token in source] for source in sources],
             beam_size=1,
             max_batch_size=rows,
-            min_decoding_length=least,
-            max_decoding_length=most,
+            min_decoding_length=min_tokens,
+            max_decoding_length=max_tokens,
             suppress_sequences=self._suppressed,
             return_end_token=True,
         )
@@ -59,7 +61,7 @@ class CTranslate2:
 
 
 def convert(model: Transformer, rules: DecodingRules, folder: Path) -> None:
-    """Write the model as CTranslate2 reads it; ids are its words."""
+    """Write the model in CTranslate2's format; its vocabulary is the token ids."""
     config = model.config
     spec = TransformerSpec.from_config(
         (config.encoder_layers, config.decoder_layers),
@@ -113,7 +115,7 @@ def _decoder_layer(layer: DecoderLayer, into: Any) -> None:
 
 
 def _attend(attention: MultiHeadAttention, residual: Residual, into: Any, fused: int) -> None:
-    """CTranslate2 keeps query, key and value in one map (`fused` is 3), or the last two of them (2)."""
+    """Copy an attention. CTranslate2 fuses query, key and value (`fused` is 3) or key and value (2) into one map."""
     maps = [attention.query, attention.key, attention.value]
     parts = [maps] if fused == len(maps) else [maps[:1], maps[1:]]
     for linear, part in zip(into.linear, [*parts, [attention.output]], strict=True):
@@ -123,11 +125,11 @@ def _attend(attention: MultiHeadAttention, residual: Residual, into: Any, fused:
 
 
 def _feed(feed: FeedForward, residual: Residual, into: Any) -> None:
-    for found, linear in ((feed.inner, into.linear_0), (feed.outer, into.linear_1)):
-        linear.weight, linear.bias = _array(found.weight), _array(found.bias)
+    for source, linear in ((feed.inner, into.linear_0), (feed.outer, into.linear_1)):
+        linear.weight, linear.bias = _array(source.weight), _array(source.bias)
     _norm(residual.norm, into.layer_norm)
 
 
-def _norm(found: nn.Module, into: Any) -> None:
-    norm = cast(nn.LayerNorm, found)
+def _norm(source: nn.Module, into: Any) -> None:
+    norm = cast(nn.LayerNorm, source)
     into.gamma, into.beta = _array(norm.weight), _array(norm.bias)

@@ -1,13 +1,13 @@
 """Agreement of float16 on a GPU with float32 on the CPU, and its throughput compared with the peers.
 
-    benchmarks/speed/gpu.sh WHEELS          in an environment of its own, made of a folder of wheels
-    python -m benchmarks.speed.gpu          in the one at hand; --provider cpu tries everything but the GPU
+    benchmarks/speed/gpu.sh WHEELS          in a new environment, installed from a folder of wheels
+    python -m benchmarks.speed.gpu          in the current environment; --provider cpu tries everything but the GPU
 
-Each model is exported in float16 and float32. First tokens: those of the provider against those of float32 on the CPU,
-and those of sources alone against the same in batches. Then tokens a second for exactly STEPS steps, the end token
-suppressed, in turns with CTranslate2 and PyTorch. Each line is printed as it is found, and written into OUTPUT; what is
-not installed, or fails, is named and left out. Ends with status 1 where the provider is not to be had, or where less
-than nine tenths of the tokens of texts are float32's.
+Each model is exported in float16 and float32. Its tokens are compared first: on the provider with float32 on the CPU,
+and alone with batched. Then throughput is measured over exactly STEPS steps, the end token suppressed, in turns with
+CTranslate2 and PyTorch. Each result is printed and written to OUTPUT at once; failures and missing packages are named
+and left out. Exits with status 1 if the provider is unavailable, or if less than nine tenths of the shipped model's
+tokens agree with float32.
 """
 
 import json
@@ -26,7 +26,7 @@ from benchmarks.measured_models import MODELS, Measured, write_bundle
 from benchmarks.options import installed
 from benchmarks.results_file import conditions
 from benchmarks.speed.contenders import OURS, ROWS, Dragoman, Key
-from benchmarks.speed.reference import agreement, alike
+from benchmarks.speed.reference import agreement, equal_rows
 from benchmarks.speed.sentences import DATA
 from benchmarks.speed.steps import random_sources
 from benchmarks.timing import Speed, speed
@@ -45,30 +45,30 @@ Provider = Literal["cpu", "cuda"]
 PRECISIONS: tuple[Precision, ...] = ("float16", "float32")
 
 MIN_AGREEMENT = 0.9
-"""Of the tokens of texts; random weights may choose between words that are hardly apart."""
+"""Share of equal tokens required of the shipped model. Random weights are exempt: their best logits may be close."""
 
 DISTRIBUTIONS = ("onnxruntime-gpu", "onnxruntime", "ctranslate2", "torch", "transformers")
 
 
-class Steps(Protocol):
-    """Whatever decodes greedily."""
+class StepDecoder(Protocol):
+    """Greedy decoder of a fixed number of steps."""
 
     def steps(self, sources: Sequence[Sequence[int]], steps: int) -> list[list[int]]:
         """Exactly `steps` tokens for each source, in one batch, the end token suppressed."""
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """How much is measured."""
+class Workload:
+    """Provider and amount of work."""
 
     provider: Provider
     batches: tuple[int, ...]
     steps: int
     rounds: int
     part_seconds: float
-    """After so long no further round of a batch is begun."""
+    """Time after which no further round of a batch starts."""
     texts: int
-    """That tokens are compared on."""
+    """Number of texts whose tokens are compared."""
 
 
 @dataclass(frozen=True)
@@ -80,30 +80,30 @@ class Bundles:
 
 
 @dataclass(frozen=True)
-class Tokens:
-    """Whether they are the same."""
+class TokenAgreement:
+    """Agreement of one export with float32 on the CPU, and with itself in batches."""
 
     model: str
     precision: Precision
     sources: int
     equal_sources: int
-    """Whose tokens are those of float32 on the CPU, from end to end."""
+    """Sources whose tokens all equal those of float32 on the CPU."""
     equal_tokens: float
-    """The part that is the same at its place."""
+    """Share of equal tokens, by position."""
     equal_in_batches: int
-    """Sources whose tokens in a batch are those that they have alone."""
+    """Sources with the same tokens alone and in a batch."""
 
     def __str__(self) -> str:
         return (
             f"{self.model}, {self.precision}: {self.equal_sources} of {self.sources} sources and "
-            f"{self.equal_tokens:.1%} of the tokens as float32 on the CPU; {self.equal_in_batches} of {self.sources} "
-            "the same alone and in a batch"
+            f"{self.equal_tokens:.1%} of the tokens equal float32 on the CPU; "
+            f"{self.equal_in_batches} of {self.sources} sources equal alone and in a batch"
         )
 
 
 @dataclass(frozen=True)
-class Fast:
-    """How fast one contender is."""
+class ContenderSpeed:
+    """Throughput of one contender at one batch size."""
 
     model: str
     contender: str
@@ -126,27 +126,27 @@ class Findings:
 
     path: Path
     conditions: Mapping[str, Any]
-    tokens: list[Tokens] = field(default_factory=list)
-    speeds: list[Fast] = field(default_factory=list)
+    tokens: list[TokenAgreement] = field(default_factory=list)
+    speeds: list[ContenderSpeed] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
 
-    def add(self, found: Tokens | Fast) -> None:
-        """Print and write it."""
-        click.echo(str(found))
-        if isinstance(found, Tokens):
-            self.tokens.append(found)
+    def add(self, result: TokenAgreement | ContenderSpeed) -> None:
+        """Print a result and write the file."""
+        click.echo(str(result))
+        if isinstance(result, TokenAgreement):
+            self.tokens.append(result)
         else:
-            self.speeds.append(found)
+            self.speeds.append(result)
         self.write()
 
-    def leave_out(self, what: str, error: Exception) -> None:
-        """Report an unavailable part by name."""
-        self.left_out.append(f"{what}: {' '.join(f'{type(error).__name__}: {error}'.split())}")
+    def leave_out(self, part: str, error: Exception) -> None:
+        """Report a failed or unavailable part by name."""
+        self.left_out.append(f"{part}: {' '.join(f'{type(error).__name__}: {error}'.split())}")
         click.echo(f"left out: {self.left_out[-1]}", err=True)
         self.write()
 
     def write(self) -> None:
-        """Replace the file."""
+        """Rewrite the file."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         content = {
             "conditions": self.conditions,
@@ -161,50 +161,50 @@ class Findings:
 
 
 def export(measured: Measured, folder: Path) -> Bundles:
-    """The model in each precision, with its own ends and without any."""
+    """Export the model in each precision, with its end tokens and with them suppressed."""
     click.echo(f"{measured.name}: exporting")
     endless = {
         each: write_bundle(folder / f"{each}-endless", measured.model, measured.endless, each) for each in PRECISIONS
     }
     if measured.tokenizer is None:
-        # Random weights come to an end by chance alone.
+        # Random weights reach an end token only by chance.
         return Bundles(endless, endless)
     ending = {each: write_bundle(folder / each, measured.model, measured.rules, each) for each in PRECISIONS}
     return Bundles(ending, endless)
 
 
-def compare(measured: Measured, bundles: Mapping[Precision, Bundle], wanted: Wanted) -> Iterator[Tokens]:
-    """The tokens of the provider, in each precision, against those of float32 on the CPU."""
-    sources = sources_of(measured, wanted.texts)
-    longest = measured.rules.max_output_tokens if measured.tokenizer else wanted.steps
-    right = Dragoman(bundles["float32"], allowed_cpus()).outputs(sources, longest)
+def compare(measured: Measured, bundles: Mapping[Precision, Bundle], workload: Workload) -> Iterator[TokenAgreement]:
+    """Compare the provider's tokens, in each precision, with those of float32 on the CPU."""
+    sources = sources_of(measured, workload.texts)
+    max_tokens = measured.rules.max_output_tokens if measured.tokenizer else workload.steps
+    expected = Dragoman(bundles["float32"], allowed_cpus()).outputs(sources, max_tokens)
     for precision, bundle in bundles.items():
-        beside = ours(bundle, wanted.provider, ROWS).outputs(sources, longest)
-        alone = ours(bundle, wanted.provider, 1).outputs(sources, longest)
-        yield Tokens(
+        batched = ours(bundle, workload.provider, ROWS).outputs(sources, max_tokens)
+        alone = ours(bundle, workload.provider, 1).outputs(sources, max_tokens)
+        yield TokenAgreement(
             model=measured.name,
             precision=precision,
             sources=len(sources),
-            equal_sources=alike(beside, right),
-            equal_tokens=agreement(beside, right),
-            equal_in_batches=alike(beside, alone),
+            equal_sources=equal_rows(batched, expected),
+            equal_tokens=agreement(batched, expected),
+            equal_in_batches=equal_rows(batched, alone),
         )
 
 
 def sources_of(measured: Measured, count: int) -> list[list[int]]:
-    """Sentences, or where the model has no words random numbers."""
+    """Encoded sentences, or random ids if the model has no tokenizer."""
     if measured.tokenizer is None:
         return random_sources(measured, count)
-    encode, most = measured.tokenizer.encode, measured.rules.max_source_tokens
-    return [cut(encode(pair.source), most) for pair in read_pairs(DATA)[:count]]
+    encode, max_tokens = measured.tokenizer.encode, measured.rules.max_source_tokens
+    return [cut(encode(pair.source), max_tokens) for pair in read_pairs(DATA)[:count]]
 
 
 def ours(bundle: Bundle, provider: Provider, rows: int) -> Dragoman:
-    """The serving engine on the provider."""
+    """Serving engine on the provider."""
     return Dragoman(bundle, allowed_cpus(), provider, rows)
 
 
-# --- tokens a second
+# --- throughput
 
 
 class Torch:
@@ -215,19 +215,19 @@ class Torch:
         self._decode = decode
 
     def steps(self, sources: Sequence[Sequence[int]], steps: int) -> list[list[int]]:
-        """See `Steps`."""
+        """See `StepDecoder`."""
         with torch.device(self._device):
             return self._decode(sources, steps)
 
 
 def contenders(
-    measured: Measured, bundles: Mapping[Precision, Bundle], folder: Path, wanted: Wanted, findings: Findings
-) -> dict[Key, Steps]:
-    """Those that can be had, by name and precision."""
-    device, most = wanted.provider, max(wanted.batches)
-    found: dict[Key, Steps] = {(OURS, each): ours(bundle, device, most) for each, bundle in bundles.items()}
+    measured: Measured, bundles: Mapping[Precision, Bundle], folder: Path, workload: Workload, findings: Findings
+) -> dict[Key, StepDecoder]:
+    """Available contenders, by name and precision; the others are left out by name."""
+    device, rows = workload.provider, max(workload.batches)
+    found: dict[Key, StepDecoder] = {(OURS, each): ours(bundle, device, rows) for each, bundle in bundles.items()}
     precision: Precision = "float16" if device == "cuda" else "float32"
-    openers: dict[str, Callable[[Transformer, DecodingRules, Path, Provider], Steps]] = {
+    openers: dict[str, Callable[[Transformer, DecodingRules, Path, Provider], StepDecoder]] = {
         "ctranslate2": _ctranslate2,
         "transformers": _transformers,
     }
@@ -241,21 +241,21 @@ def contenders(
     return found
 
 
-def _ctranslate2(model: Transformer, rules: DecodingRules, folder: Path, device: Provider) -> Steps:
+def _ctranslate2(model: Transformer, rules: DecodingRules, folder: Path, device: Provider) -> StepDecoder:
     from benchmarks.speed.ctranslate import CTranslate2, convert
 
     convert(model, rules, folder)
     return CTranslate2(folder, rules, "float16" if device == "cuda" else "float32", allowed_cpus(), device)
 
 
-def _transformers(model: Transformer, rules: DecodingRules, folder: Path, device: Provider) -> Steps:
+def _transformers(model: Transformer, rules: DecodingRules, folder: Path, device: Provider) -> StepDecoder:
     from benchmarks.speed.hugging_face import open_transformers, rebuild
 
-    theirs = _moved(rebuild(model, rules), device)
-    return Torch(device, open_transformers(theirs, rules, allowed_cpus()).steps)
+    peer = _moved(rebuild(model, rules), device)
+    return Torch(device, open_transformers(peer, rules, allowed_cpus()).steps)
 
 
-def _reference(model: Transformer, rules: DecodingRules, device: Provider) -> Steps:
+def _reference(model: Transformer, rules: DecodingRules, device: Provider) -> StepDecoder:
     moved = _moved(_copy(model), device)
 
     def decode(sources: Sequence[Sequence[int]], steps: int) -> list[list[int]]:
@@ -274,35 +274,39 @@ def _moved(model: Any, device: Provider) -> Any:
     return model.half().to(device) if device == "cuda" else model
 
 
-def race(measured: Measured, runners: dict[Key, Steps], wanted: Wanted, findings: Findings) -> Iterator[Fast]:
-    """Every contender with every batch; one that fails is left out from there on."""
-    sources = random_sources(measured, max(wanted.batches))
-    for batch in wanted.batches:
+def race(
+    measured: Measured, runners: dict[Key, StepDecoder], workload: Workload, findings: Findings
+) -> Iterator[ContenderSpeed]:
+    """Time every contender at every batch size; a contender that fails is left out from then on."""
+    sources = random_sources(measured, max(workload.batches))
+    for batch in workload.batches:
         found: dict[Key, list[float]] = {key: [] for key in runners}
-        end = time.monotonic() + wanted.part_seconds
-        for number in range(wanted.rounds + 1):
-            # The first round warms up.
+        end = time.monotonic() + workload.part_seconds
+        for number in range(workload.rounds + 1):
+            # Round 0 warms up and is not counted.
             if number > 1 and time.monotonic() > end:
                 break
             for key in [*runners][:: 1 if number % 2 else -1]:
                 started = time.perf_counter()
                 try:
-                    runners[key].steps(sources[:batch], wanted.steps)
+                    runners[key].steps(sources[:batch], workload.steps)
                 except Exception as error:
                     findings.leave_out(f"{measured.name}, batch {batch}, {' '.join(key)}", error)
                     del runners[key], found[key]
                 else:
                     found[key] += [time.perf_counter() - started] if number else []
         for (name, precision), times in found.items():
-            fast: Speed = speed(times, wanted.steps * batch)
-            yield Fast(measured.name, name, precision, batch, fast.per_second, fast.spread, len(times))
+            throughput: Speed = speed(times, workload.steps * batch)
+            yield ContenderSpeed(
+                measured.name, name, precision, batch, throughput.per_second, throughput.spread, len(times)
+            )
 
 
 # --- the command
 
 
 def device_name(provider: Provider) -> str:
-    """What the driver calls the GPU; nothing on the CPU, or without its tool."""
+    """GPU name, driver version and memory; empty on the CPU, "unknown" if nvidia-smi fails."""
     if provider == "cpu":
         return ""
     query = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
@@ -318,8 +322,10 @@ def device_name(provider: Provider) -> str:
 @click.option("--batch", "batches", type=click.IntRange(1), multiple=True, default=(1, 8, 32, 128), show_default=True)
 @click.option("--steps", type=click.IntRange(1, 256), default=32, show_default=True)
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True)
-@click.option("--part-seconds", type=float, default=20.0, show_default=True, help="Most time for one batch size.")
-@click.option("--texts", type=click.IntRange(1), default=64, show_default=True, help="Whose tokens are compared.")
+@click.option(
+    "--part-seconds", type=float, default=20.0, show_default=True, help="No round of a batch size starts later."
+)
+@click.option("--texts", type=click.IntRange(1), default=64, show_default=True, help="Texts whose tokens are compared.")
 @click.option("--work", type=click.Path(path_type=Path), default=Path("build/gpu"), show_default=True)
 @click.option("--output", type=click.Path(path_type=Path), default=Path("build/gpu/gpu.json"), show_default=True)
 def main(
@@ -333,44 +339,46 @@ def main(
     work: Path,
     output: Path,
 ) -> None:
-    """Compare and measure. About 5 minutes on a GPU."""
+    """Compare tokens and measure throughput. About 5 minutes on a GPU."""
     fault = cuda_fault() if provider == "cuda" else None
     if fault is not None:
         raise click.ClickException(f"provider cuda cannot run here: {fault}")
-    wanted = Wanted(provider, batches, steps, rounds, part_seconds, texts)
+    workload = Workload(provider, batches, steps, rounds, part_seconds, texts)
     versions = [name for name in DISTRIBUTIONS if installed(name)]
-    told = conditions("benchmarks/speed/gpu.sh", versions, rounds)
-    findings = Findings(output, {**told, "provider": provider, "device": device_name(provider)})
+    measured_on = conditions("benchmarks/speed/gpu.sh", versions, rounds)
+    findings = Findings(output, {**measured_on, "provider": provider, "device": device_name(provider)})
     for name in models:
-        measure(MODELS[name](), work / name, wanted, findings)
-    wrong = [each for each in findings.tokens if each.model == "en-fr" and each.equal_tokens < MIN_AGREEMENT]
+        measure(MODELS[name](), work / name, workload, findings)
+    disagreeing = [each for each in findings.tokens if each.model == "en-fr" and each.equal_tokens < MIN_AGREEMENT]
     click.echo(f"written to {output}")
-    if wrong:
-        raise click.ClickException("; ".join(map(str, wrong)))
+    if disagreeing:
+        raise click.ClickException("; ".join(map(str, disagreeing)))
     if not findings.speeds or not findings.tokens:
         raise click.ClickException("nothing could be measured")
 
 
-def measure(measured: Measured, folder: Path, wanted: Wanted, findings: Findings) -> None:
-    """One model, from its export on; what fails is named."""
+def measure(measured: Measured, folder: Path, workload: Workload, findings: Findings) -> None:
+    """Export one model and run every part; failures are reported by name."""
     try:
         bundles = export(measured, folder)
     except Exception as error:
         findings.leave_out(f"{measured.name}, export", error)
         return
-    parts: tuple[tuple[str, Callable[[], Iterator[Tokens | Fast]]], ...] = (
-        ("tokens", partial(compare, measured, bundles.ending, wanted)),
+    parts: tuple[tuple[str, Callable[[], Iterator[TokenAgreement | ContenderSpeed]]], ...] = (
+        ("tokens", partial(compare, measured, bundles.ending, workload)),
         (
             "speed",
-            lambda: race(measured, contenders(measured, bundles.endless, folder, wanted, findings), wanted, findings),
+            lambda: race(
+                measured, contenders(measured, bundles.endless, folder, workload, findings), workload, findings
+            ),
         ),
     )
-    for what, part in parts:
+    for label, part in parts:
         try:
-            for found in part():
-                findings.add(found)
+            for result in part():
+                findings.add(result)
         except Exception as error:
-            findings.leave_out(f"{measured.name}, {what}", error)
+            findings.leave_out(f"{measured.name}, {label}", error)
 
 
 if __name__ == "__main__":

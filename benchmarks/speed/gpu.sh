@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# float16 on a GPU: exported, proven, verified, and measured beside CTranslate2 and PyTorch. Nothing is downloaded.
+# Exports, proves, verifies and measures float16 on a GPU, against CTranslate2 and PyTorch. Downloads nothing.
 #
 #   benchmarks/speed/gpu.sh WHEELS [OPTION...]
 #
-# WHEELS is a folder of wheels: those that `pip download '.[gpu,export]' setuptools grpcio-tools mypy-protobuf` gets on a
-# machine with a network, and ctranslate2 and transformers if they are to be raced. What the machine's own Python has is used
-# as well. OPTIONs go to `python -m benchmarks.speed.gpu`. DEVICE=cpu tries all of it without a GPU, slowly; PYTHON names the
-# interpreter. Figures go to build/gpu/gpu.json. Everything is bounded: 8 minutes in all.
+# WHEELS is a folder of wheels, downloaded on a machine with a network by
+# `pip download '.[gpu,export]' setuptools grpcio-tools mypy-protobuf`, plus ctranslate2 and transformers to measure those.
+# Packages of the machine's own Python are used as well. OPTIONs are passed to `python -m benchmarks.speed.gpu`. DEVICE=cpu
+# runs everything without a GPU, slowly; PYTHON is the interpreter. Results are written to build/gpu/gpu.json. Time limit:
+# 8 minutes in all.
 set -euo pipefail
 
 if [[ $# -lt 1 || ! -d $1 ]]; then
@@ -22,15 +23,15 @@ work=build/gpu
 bin=$work/venv/bin
 deadline=$((SECONDS + 470))
 
-# bounded SECONDS COMMAND...: no longer than that, nor than what is left in all.
+# bounded SECONDS COMMAND...: runs COMMAND for at most SECONDS, and no later than the deadline.
 bounded() {
-    local most=$1 left=$((deadline - SECONDS))
+    local limit=$1 left=$((deadline - SECONDS))
     shift
-    timeout --kill-after=5 "$((left < most ? (left > 1 ? left : 1) : most))" "$@"
+    timeout --kill-after=5 "$((left < limit ? (left > 1 ? left : 1) : limit))" "$@"
 }
 
 if [[ $device == cuda ]] && ! bounded 30 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader; then
-    echo "no NVIDIA GPU here: nvidia-smi finds none (DEVICE=cpu tries everything else)" >&2
+    echo "no NVIDIA GPU here: nvidia-smi finds none (DEVICE=cpu runs everything else)" >&2
     exit 3
 fi
 
@@ -46,12 +47,12 @@ done
 
 echo "exporting the shipped checkpoint in float16, with its proof on the CPU"
 rm -rf "$work/en-fr-float16"
-# PyTorch's float16 is slow on the CPU, where the proof's reference runs: a few texts must do.
+# A few texts only: PyTorch's float16, the reference of the proof, is slow on the CPU.
 head -n 16 benchmarks/data/tatoeba.tsv >"$work/texts.tsv"
 if bounded 200 "$bin/dragoman" export --precision float16 --texts "$work/texts.tsv" model/pretrained/en-fr "$work/en-fr-float16"; then
     bounded 60 "$bin/dragoman" verify --provider "$device" "$work/en-fr-float16" || echo "left out: verify failed" >&2
 else
-    echo "left out: the proven export did not end in time, or failed; the exports below are without proof" >&2
+    echo "left out: the export with proof failed or timed out; the exports below have no proof" >&2
 fi
 
 bounded 400 "$bin/python" -m benchmarks.speed.gpu --provider "$device" --work "$work" --output "$work/gpu.json" "$@"

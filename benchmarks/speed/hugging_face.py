@@ -1,8 +1,7 @@
-"""The peers transformers (PyTorch in eager mode) and optimum-onnx, given the very same weights, in float32.
+"""transformers (PyTorch in eager mode) and optimum-onnx as peers, with the same weights in float32.
 
-Both run `generate` of transformers. Two of its architectures are ours: Marian where a norm follows each residual sum,
-Pegasus where it comes before. Only their tables of positions order the same sines and cosines in another way, so that
-ours are put in their place.
+Both run `generate` of transformers. Two of its architectures match ours: Marian with post-norm, Pegasus with pre-norm.
+Their position tables order the same sines and cosines differently, and are replaced by ours.
 """
 
 import warnings
@@ -35,32 +34,32 @@ LAYER_NAMES = {
     "feed_forward.outer": "fc2",
     "feed_residual.norm": "final_layer_norm",
 }
-"""Parts of a layer, by our names and by theirs."""
+"""Names of a layer's parts in transformers, by our names."""
 
 
 class HuggingFace:
-    """Whatever has the `generate` of transformers. See `Contender`."""
+    """Greedy decoding by `generate` of a transformers or optimum model. See `Contender`."""
 
     def __init__(self, model: Any, rules: DecodingRules) -> None:
         self._model = model
         self._rules = rules
-        # Whether the end token may come is said by the least length of each call.
+        # The end token is suppressed by each call's minimum length instead.
         self._suppressed = [token for token in rules.suppressed_ids if token not in rules.end_ids]
 
     def steps(self, sources: Sequence[Sequence[int]], steps: int) -> list[list[int]]:
         """See `Contender`."""
         return self._generate(sources, min_new_tokens=steps, max_new_tokens=steps)
 
-    def outputs(self, sources: Sequence[Sequence[int]], longest: int) -> list[list[int]]:
+    def outputs(self, sources: Sequence[Sequence[int]], max_tokens: int) -> list[list[int]]:
         """See `Contender`."""
         order = sorted(range(len(sources)), key=lambda index: len(sources[index]))
-        found: list[list[int]] = [[] for _ in sources]
+        outputs: list[list[int]] = [[] for _ in sources]
         for start in range(0, len(order), ROWS):
             batch = order[start : start + ROWS]
-            rows = self._generate([sources[index] for index in batch], min_new_tokens=0, max_new_tokens=longest)
+            rows = self._generate([sources[index] for index in batch], min_new_tokens=0, max_new_tokens=max_tokens)
             for index, row in zip(batch, rows, strict=True):
-                found[index] = self._up_to_end(row)
-        return found
+                outputs[index] = self._up_to_end(row)
+        return outputs
 
     @torch.inference_mode()
     def _generate(self, sources: Sequence[Sequence[int]], min_new_tokens: int, max_new_tokens: int) -> list[list[int]]:
@@ -84,24 +83,24 @@ class HuggingFace:
 
 
 def open_transformers(model: Any, rules: DecodingRules, threads: int) -> HuggingFace:
-    """What `rebuild` gave, in PyTorch's eager mode; the threads are those of the whole process."""
+    """Contender of a model from `rebuild`, in eager mode. Sets the thread count of the whole process."""
     torch.set_num_threads(threads)
     return HuggingFace(model, rules)
 
 
 def export_optimum(model: Any, folder: Path) -> None:
-    """Export what `rebuild` gave, as optimum-onnx does it."""
+    """Export a model from `rebuild` with optimum-onnx."""
     from optimum.exporters.onnx import onnx_export_from_model
 
     with warnings.catch_warnings():
-        # Tracing warns of every branch that it takes for a constant; whether that was right, the tokens show.
+        # Tracing warns of every branch that it treats as constant; the token comparison checks the result.
         warnings.simplefilter("ignore")
         onnx_export_from_model(model, folder, task="text2text-generation-with-past", do_validation=False)
     model.config.save_pretrained(folder)
 
 
 def open_optimum(folder: Path, rules: DecodingRules, threads: int) -> HuggingFace:
-    """What `export_optimum` wrote, on ONNX Runtime."""
+    """Contender of an export by `export_optimum`, on ONNX Runtime."""
     from optimum.onnxruntime import ORTModelForSeq2SeqLM
 
     options = onnxruntime.SessionOptions()
@@ -111,14 +110,14 @@ def open_optimum(folder: Path, rules: DecodingRules, threads: int) -> HuggingFac
 
 
 def rebuild(model: Transformer, rules: DecodingRules) -> Any:
-    """The same model as a class of transformers. Raises ValueError where none of its classes computes the same."""
+    """Rebuild the model as a transformers class. Raises ValueError if no class computes the same function."""
     config = model.config
     theirs = _empty(config, rules)
     weights = {"model.shared.weight": model.source_embedding.tokens.weight}
     for stack, layers in (("encoder", model.encoder), ("decoder", model.decoder)):
         weights[f"model.{stack}.embed_tokens.weight"] = model.source_embedding.tokens.weight
         for name, tensor in layers.named_parameters():
-            number, part, kind = _parted(name)
+            number, part, kind = _split_name(name)
             weights[f"model.{stack}.layers.{number}.{LAYER_NAMES[part]}.{kind}"] = tensor
         positions = getattr(model, "source_embedding" if stack == "encoder" else "target_embedding").positions
         weights[f"model.{stack}.embed_positions.weight"] = positions
@@ -138,7 +137,7 @@ def _empty(config: TransformerConfig, rules: DecodingRules) -> Any:
         ("pre", True): (PegasusConfig, PegasusForConditionalGeneration),
     }
     if shape not in classes or config.output_bias or config.position_offset or not config.shared_embedding:
-        raise ValueError(f"no class of transformers computes what {config} does")
+        raise ValueError(f"no transformers class computes the same function as {config}")
     config_class, model_class = classes[shape]
     theirs = config_class(
         vocab_size=config.target_vocabulary,
@@ -161,8 +160,8 @@ def _empty(config: TransformerConfig, rules: DecodingRules) -> Any:
     return model_class(theirs)
 
 
-def _parted(name: str) -> tuple[str, str, str]:
-    """Number, part and kind: 0, self_attention.query and weight of "0.self_attention.query.weight"."""
+def _split_name(name: str) -> tuple[str, str, str]:
+    """Layer number, part and kind, such as 0, self_attention.query and weight."""
     number, _, rest = name.partition(".")
     part, _, kind = rest.rpartition(".")
     return number, part, kind

@@ -1,11 +1,11 @@
-"""Sentences a second beside the peers, with real stops: the shipped model on the test sentences.
+"""Sentences per second compared with the peers: the shipped model on the test sentences, with its stopping rules.
 
     make bench
 
-From token ids to token ids, so that no tokenizer counts. All are greedy, with at most 32 sentences at a time, and sort
-them by length: the engine takes in the next sentence as soon as one has ended, the peers fill batches. Tokens are
-checked first: in float32, each contender's must be the reference decoder's, up to a row's first step that noise may
-decide.
+Contenders translate from token ids to token ids, so tokenizers are excluded. All are greedy, sort by length and run at
+most 32 sentences at a time. The engine admits the next sentence when one ends; the peers fill batches. Tokens are
+compared first: in float32, each contender must produce the reference decoder's tokens, up to a row's first step that
+float noise may decide.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ import click
 from benchmarks.measured_models import Measured, shipped
 from benchmarks.options import comparison_options, finish
 from benchmarks.speed.contenders import comparisons_of, prepare_ours, prepare_peers
-from benchmarks.speed.reference import alike, check_all, reference
+from benchmarks.speed.reference import check_all, equal_rows, reference
 from benchmarks.timing import ratio, speed, take_turns
 from dragoman.bundle.precision import Precision
 from dragoman.model.training.corpus import read_pairs
@@ -28,7 +28,7 @@ DATA = Path("benchmarks/data/tatoeba.tsv")
 
 @dataclass(frozen=True)
 class Sentences:
-    """One comparison, as the section "sentences" holds it."""
+    """One row of the section "sentences"."""
 
     model: str
     precision: Precision
@@ -42,12 +42,12 @@ class Sentences:
     peer_spread: float
     ratio: float
     equal_rows: int
-    """Sentences whose tokens both give alike."""
+    """Sentences with identical tokens on both sides."""
 
 
 @click.command()
 @click.option("--data", type=click.Path(exists=True, dir_okay=False, path_type=Path), default=DATA, show_default=True)
-@click.option("--sentences", type=click.IntRange(1), default=1000, show_default=True, help="How many of the file.")
+@click.option("--sentences", type=click.IntRange(1), default=1000, show_default=True, help="Sentences of the file.")
 @comparison_options
 def main(
     data: Path,
@@ -75,16 +75,16 @@ def race_all(
     rounds: int,
     folder: Path,
 ) -> Iterator[Sentences]:
-    """Every comparison with every number of threads; whatever is exported goes into `folder`."""
-    longest = measured.rules.max_output_tokens
-    right = reference(measured.model, measured.rules, sources, longest)
+    """Run every comparison at every number of threads; exports go into `folder`."""
+    max_tokens = measured.rules.max_output_tokens
+    expected = reference(measured.model, measured.rules, sources, max_tokens)
     theirs = prepare_peers(peers, folder, measured.model, measured.rules)
     openers = theirs | prepare_ours(folder, measured.model, measured.rules)
     for count in threads:
         contenders = {key: opener(count) for key, opener in openers.items()}
-        found = {key: contender.outputs(sources, longest) for key, contender in contenders.items()}
-        check_all(found, right, f"{measured.name}, {count} threads")
-        runs = {key: partial(contender.outputs, sources, longest) for key, contender in contenders.items()}
+        found = {key: contender.outputs(sources, max_tokens) for key, contender in contenders.items()}
+        check_all(found, expected, f"{measured.name}, {count} threads")
+        runs = {key: partial(contender.outputs, sources, max_tokens) for key, contender in contenders.items()}
         speeds = {key: speed(times, len(sources)) for key, times in take_turns(runs, rounds).items()}
         for comparison in comparisons_of(theirs):
             ours, peer = speeds[comparison.ours], speeds[comparison.theirs]
@@ -100,7 +100,7 @@ def race_all(
                 peer_sentences_per_second=peer.per_second,
                 peer_spread=peer.spread,
                 ratio=ratio(ours, peer),
-                equal_rows=alike(found[comparison.ours], found[comparison.theirs]),
+                equal_rows=equal_rows(found[comparison.ours], found[comparison.theirs]),
             )
 
 

@@ -2,9 +2,9 @@
 
     make bench
 
-Each side decodes the same sources for exactly STEPS tokens, the end token suppressed; ours is the serving engine,
-driven from here. Figures are medians over several rounds, in each of which every contender runs once. Tokens are
-checked first: in float32, each contender's must be the reference decoder's, up to a row's first step that noise may
+Each side decodes the same sources for exactly STEPS tokens, the end token suppressed; ours is the serving engine, run
+offline. Figures are medians over several rounds, in each of which every contender runs once. Tokens are compared first:
+in float32, each contender must produce the reference decoder's tokens, up to a row's first step that float noise may
 decide.
 """
 
@@ -20,7 +20,7 @@ from tqdm import tqdm
 from benchmarks.measured_models import MODELS, Measured
 from benchmarks.options import comparison_options, finish
 from benchmarks.speed.contenders import ROWS, Comparison, Key, comparisons_of, prepare_ours, prepare_peers
-from benchmarks.speed.reference import agreement, alike, check_all, reference
+from benchmarks.speed.reference import agreement, check_all, equal_rows, reference
 from benchmarks.timing import Speed, ratio, speed, take_turns
 from dragoman.bundle.precision import Precision
 
@@ -54,13 +54,13 @@ class Benchmark:
     """One model in every exported form, with the reference outputs."""
 
     def __init__(self, measured: Measured, peers: Sequence[str], folder: Path, largest_batch: int) -> None:
-        """`peers` by name; whatever is exported goes into `folder`."""
+        """Prepare the available `peers` and our bundles in `folder`."""
         self._name = measured.name
         theirs = prepare_peers(peers, folder, measured.model, measured.endless)
         self._openers = theirs | prepare_ours(folder, measured.model, measured.endless)
         self._comparisons = list(comparisons_of(theirs))
         self._sources = random_sources(measured)[:largest_batch]
-        self._right = reference(measured.model, measured.endless, self._sources, STEPS)
+        self._expected = reference(measured.model, measured.endless, self._sources, STEPS)
 
     def run(self, threads: int, batches: Sequence[int], rounds: int) -> Iterator[Ratio]:
         """Every comparison at every batch size."""
@@ -68,7 +68,7 @@ class Benchmark:
         for batch in tqdm(batches, desc=f"{self._name}, {threads} threads", disable=None):
             sources = self._sources[:batch]
             found = {key: contender.steps(sources, STEPS) for key, contender in contenders.items()}
-            check_all(found, self._right[:batch], f"{self._name}, batch {batch}, {threads} threads")
+            check_all(found, self._expected[:batch], f"{self._name}, batch {batch}, {threads} threads")
             runs = {key: partial(contender.steps, sources, STEPS) for key, contender in contenders.items()}
             speeds = {key: speed(times, STEPS * batch) for key, times in take_turns(runs, rounds).items()}
             for comparison in self._comparisons:
@@ -95,13 +95,13 @@ class Benchmark:
             peer_tokens_per_second=peer.per_second,
             peer_spread=peer.spread,
             ratio=ratio(ours, peer),
-            equal_rows=alike(found[comparison.ours], found[comparison.theirs]),
+            equal_rows=equal_rows(found[comparison.ours], found[comparison.theirs]),
             equal_tokens=agreement(found[comparison.ours], found[comparison.theirs]),
         )
 
 
 def random_sources(measured: Measured, rows: int = ROWS) -> list[list[int]]:
-    """So many sources of SOURCE_TOKENS tokens with the end token; the same at each call, whatever `rows` is."""
+    """`rows` random sources of SOURCE_TOKENS tokens, end token included; every call gives the same first sources."""
     rng = np.random.default_rng(0)
     body = rng.integers(4, measured.model.config.source_vocabulary, (rows, SOURCE_TOKENS - 1)).tolist()
     return [[*row, measured.rules.end_ids[0]] for row in body]

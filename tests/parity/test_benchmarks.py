@@ -1,4 +1,4 @@
-"""The commands that measure, on the tiny bundle: what they print and check, never how fast it was."""
+"""Benchmark commands on the tiny bundle: output and checks, not speed."""
 
 import dataclasses
 import re
@@ -41,7 +41,7 @@ def data(tmp_path: Path) -> Path:
 
 
 class TestContenders:
-    def test_steps_are_exactly_as_many_as_asked_and_the_references(
+    def test_steps_give_the_exact_number_of_reference_tokens(
         self, measured: Measured, endless: dict[Key, Opener]
     ) -> None:
         sources = random_sources(measured)
@@ -49,19 +49,19 @@ class TestContenders:
         assert [len(tokens) for tokens in found] == [STEPS] * ROWS
         assert check("dragoman", found, reference(measured.model, measured.endless, sources, STEPS)) > 0
 
-    def test_int8_gives_as_many(self, measured: Measured, endless: dict[Key, Opener]) -> None:
+    def test_int8_steps_give_the_exact_number_of_tokens(self, measured: Measured, endless: dict[Key, Opener]) -> None:
         found = endless["dragoman", "int8"](1).steps(random_sources(measured)[:3], STEPS)
         assert [len(tokens) for tokens in found] == [STEPS] * 3
 
-    def test_outputs_end_where_the_model_ends_them(self, checkpoint: Checkpoint, bundle: Bundle) -> None:
+    def test_outputs_end_at_the_end_token_of_the_model(self, checkpoint: Checkpoint, bundle: Bundle) -> None:
         sources = [checkpoint.tokenizer.encode(text) for text in sentences(50)]
         found = Dragoman(bundle, threads=1).outputs(sources, 40)
-        right = reference(checkpoint.model, checkpoint.config.decoding, sources, 40)
-        assert check("dragoman", found, right) > 0
+        expected = reference(checkpoint.model, checkpoint.config.decoding, sources, 40)
+        assert check("dragoman", found, expected) > 0
         assert len({len(tokens) for tokens in found}) > 5
 
 
-def test_a_peer_that_is_not_installed_is_left_out_by_name(
+def test_a_missing_peer_is_left_out_by_name(
     measured: Measured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
@@ -77,20 +77,21 @@ def test_exactness_counts_every_sentence_in_every_order(bundle: Bundle, data: Pa
     for rows in (3, 8):
         for order in (0, 1):
             assert (
-                f"{rows} rows, order {order}: 40 of 40 with equal tokens, 40 with bit-equal scores too" in result.output
+                f"{rows} rows, order {order}: 40 of 40 with equal tokens, 40 with bit-equal scores as well"
+                in result.output
             )
 
 
-def test_exactness_fails_where_an_answer_differs(bundle: Bundle, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exactness_fails_if_an_answer_differs(bundle: Bundle, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def altered(engine: Offline, sources: Sequence[Sequence[int]], rows: int, seed: int) -> list[exactness.Answer]:
-        right = exactness.alone(engine, sources)
-        return [dataclasses.replace(right[0], tokens=(9,)), *right[1:]]
+        expected = exactness.alone(engine, sources)
+        return [dataclasses.replace(expected[0], tokens=(9,)), *expected[1:]]
 
     monkeypatch.setattr(exactness, "among_others", altered)
     arguments = [str(bundle.folder), "--data", str(data), "--rows", "3", "--orders", "1"]
     result = CliRunner().invoke(exactness.main, arguments)
     assert result.exit_code == 1
-    assert "Error: answers that depend on their batch-mates: 1" in result.output
+    assert "Error: answers that depend on the rest of the batch: 1" in result.output
 
 
 def test_overhead_measures_the_steps_of_the_engine(
@@ -98,13 +99,13 @@ def test_overhead_measures_the_steps_of_the_engine(
 ) -> None:
     monkeypatch.setattr(overhead, "write_bundle", lambda *_: bundle)
     share = overhead.measure(measured, "float32", tmp_path, threads=1, rows=4, steps=8)
-    assert 0 < share.graph_seconds < share.turn_seconds
+    assert 0 < share.graph_seconds < share.iteration_seconds
     assert 0 < share.outside < 1
 
 
 def test_soak_prints_the_memory_of_each_quarter(bundle: Bundle, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(soak, "SETTLE_SECONDS", 0)
-    monkeypatch.setattr(soak, "MAX_GROWTH", 10.0)  # so few requests only warm the server up
+    monkeypatch.setattr(soak, "MAX_GROWTH", 10.0)  # 40 requests measure only the warm-up
     monkeypatch.setattr(soak, "MAX_IDLE_SHARE", 10.0)
     arguments = [str(bundle.folder), "--requests", "40", "--clients", "4", "--idle-seconds", "0.1"]
     result = CliRunner().invoke(soak.main, [*arguments, "--data", str(data)])
@@ -112,16 +113,16 @@ def test_soak_prints_the_memory_of_each_quarter(bundle: Bundle, data: Path, monk
     assert re.findall(r"after (\d+) requests: \d+\.\d MiB", result.output) == ["10", "20", "30", "40"]
 
 
-@pytest.mark.parametrize("ways", [[], ["--tune"]])
-def test_bench_prints_one_line_for_each_size(bundle: Bundle, ways: list[str]) -> None:
-    arguments = ["bench", str(bundle.folder), "--cpus", "1", "--seconds", "0.01", *ways]
+@pytest.mark.parametrize("options", [[], ["--tune"]])
+def test_bench_prints_one_line_per_batch_size(bundle: Bundle, options: list[str]) -> None:
+    arguments = ["bench", str(bundle.folder), "--cpus", "1", "--seconds", "0.01", *options]
     result = CliRunner().invoke(dragoman, arguments)
     assert result.exit_code == 0, result.output
     head, *lines = result.stdout.splitlines()
     assert head.split() == ["lanes", "threads", "each", "texts", "in", "each", "tokens/s", "sentences/s"]
     assert [line.split()[:3] for line in lines[:3]] == [["1", "1", "1"], ["1", "1", "8"], ["1", "1", "32"]]
     advice = f"Most tokens a second, with 32 texts in each lane: dragoman serve {bundle.folder}"
-    assert lines[3:] == ([f"{advice} --lanes 1 --threads-per-lane 1"] if ways else [])
+    assert lines[3:] == ([f"{advice} --lanes 1 --threads-per-lane 1"] if options else [])
 
 
 def test_bench_refuses_a_folder_without_a_manifest(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`benchmarks/speed/gpu.sh` and what it runs: all but the GPU itself."""
+"""`benchmarks/speed/gpu.sh` and `benchmarks.speed.gpu`, without a GPU."""
 
 import json
 import subprocess
@@ -26,7 +26,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> Measured:
 
 
 @pytest.mark.usefixtures("tiny")
-def test_everything_but_the_gpu_runs_on_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_parts_run_on_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for peer in ("ctranslate2", "transformers"):
         monkeypatch.setitem(sys.modules, peer, None)
     output = tmp_path / "gpu.json"
@@ -48,7 +48,7 @@ def test_everything_but_the_gpu_runs_on_the_cpu(tmp_path: Path, monkeypatch: pyt
     assert found["conditions"]["provider"] == "cpu"
 
 
-def test_a_contender_that_fails_is_named_and_the_others_go_on(
+def test_a_failing_contender_is_named_and_the_others_continue(
     tiny: Measured, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Failing:
@@ -59,22 +59,22 @@ def test_a_contender_that_fails_is_named_and_the_others_go_on(
         def steps(self, sources: list[object], steps: int) -> list[list[int]]:
             return [[0] * steps for _ in sources]
 
-    wanted = gpu.Wanted("cpu", (1, 2), 4, 2, 10.0, 1)
+    workload = gpu.Workload("cpu", (1, 2), 4, 2, 10.0, 1)
     findings = gpu.Findings(tmp_path / "gpu.json", {})
-    runners: dict[Key, gpu.Steps] = {("bad", "float16"): Failing(), ("good", "float16"): Sound()}  # type: ignore[dict-item]
-    rows = list(gpu.race(tiny, runners, wanted, findings))
+    runners: dict[Key, gpu.StepDecoder] = {("bad", "float16"): Failing(), ("good", "float16"): Sound()}  # type: ignore[dict-item]
+    rows = list(gpu.race(tiny, runners, workload, findings))
     assert [(each.contender, each.batch) for each in rows] == [("good", 1), ("good", 2)]
     assert findings.left_out == ["tiny, batch 1, bad float16: RuntimeError: out of memory"]
     assert "left out: tiny, batch 1" in capsys.readouterr().err
 
 
-def test_without_a_gpu_it_ends_with_the_reason(tmp_path: Path) -> None:
+def test_a_missing_gpu_is_an_error_with_the_reason(tmp_path: Path) -> None:
     result = CliRunner().invoke(gpu.main, ["--output", str(tmp_path / "gpu.json")])
     assert result.exit_code == 1
     assert "provider cuda cannot run here: this ONNX Runtime has " in result.output
 
 
-def test_the_script_ends_with_the_reason_too_before_it_installs_anything(tmp_path: Path) -> None:
+def test_the_script_reports_a_missing_gpu_before_installing(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     (nvidia := tmp_path / "bin" / "nvidia-smi").write_text("#!/bin/sh\nexit 9\n")
     nvidia.chmod(0o755)
@@ -84,7 +84,7 @@ def test_the_script_ends_with_the_reason_too_before_it_installs_anything(tmp_pat
     assert run.stderr.startswith("no NVIDIA GPU here")
 
 
-def test_the_script_wants_a_folder_of_wheels(tmp_path: Path) -> None:
+def test_the_script_requires_a_folder_of_wheels(tmp_path: Path) -> None:
     run = subprocess.run([SCRIPT, tmp_path / "none"], capture_output=True, text=True)
     assert run.returncode == 2
     assert run.stderr.startswith("usage: benchmarks/speed/gpu.sh WHEELS")

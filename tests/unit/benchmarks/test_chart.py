@@ -9,11 +9,11 @@ ROOT = Path(__file__).parents[3]
 RESULTS = json.loads((ROOT / FOLDER / JSON_FILE).read_bytes())
 
 
-def test_the_chart_is_drawn_from_the_latest_results() -> None:
+def test_the_chart_matches_the_latest_results() -> None:
     assert (ROOT / CHART).read_text(encoding="utf-8") == draw(RESULTS), "run `python -m benchmarks.chart`"
 
 
-def test_each_ratio_has_a_bar_of_its_length() -> None:
+def test_bar_lengths_are_proportional_to_the_ratios() -> None:
     drawn = bars(RESULTS)
     assert {bar.precision for bar in drawn} == {"float32", "int8"}
     svg = ElementTree.fromstring(draw(RESULTS))
@@ -23,5 +23,5 @@ def test_each_ratio_has_a_bar_of_its_length() -> None:
         assert abs(width / widths[0] - bar.ratio / drawn[0].ratio) < 0.01
 
 
-def test_ratios_below_one_are_drawn_too() -> None:
+def test_the_chart_includes_ratios_below_one() -> None:
     assert any(bar.ratio < 1 for bar in bars(RESULTS))

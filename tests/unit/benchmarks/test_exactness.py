@@ -6,13 +6,13 @@ from dragoman.service.engine.offline import Offline
 from tests.support.fake_runner import END, START, FakeRunner, log_prob_of
 
 
-def test_tokens_and_bits_are_counted_apart() -> None:
-    right = [Answer((5,), -0.5), Answer((6,), -0.5), Answer((7,), -0.5)]
+def test_equal_tokens_and_bit_equal_scores_are_counted() -> None:
+    expected = [Answer((5,), -0.5), Answer((6,), -0.5), Answer((7,), -0.5)]
     found = [Answer((5,), -0.5), Answer((6,), -0.25), Answer((8,), -0.5)]
-    assert compare(right, found) == Counts(compared=3, tokens=2, bits=1)
+    assert compare(expected, found) == Counts(compared=3, tokens=2, bits=1)
 
 
-def test_bursts_hold_each_number_once_and_are_not_too_large() -> None:
+def test_bursts_hold_each_number_once_within_the_size_limit() -> None:
     found = list(bursts(100, 7, random.Random(0)))
     assert sorted(number for burst in found for number in burst) == list(range(100))
     assert max(map(len, found)) <= 7

@@ -13,7 +13,7 @@ class Busy(Silent):
             pass
 
 
-def test_the_processor_time_of_an_observer_is_noted() -> None:
+def test_timed_measures_the_processor_time_of_an_observer() -> None:
     timed = Timed(Busy())
     timed.encoded(1, 2, 3)
     assert timed.seconds < WORK_SECONDS

@@ -56,7 +56,7 @@ def test_save_replaces_its_section_and_keeps_the_others(tmp_path: Path) -> None:
     assert results["conditions"]["served"]["commit"] == "newer"
 
 
-def test_the_markdown_beside_the_file_is_made_from_all_of_it(tmp_path: Path) -> None:
+def test_save_rewrites_the_markdown_from_all_sections(tmp_path: Path) -> None:
     save(tmp_path, "served", SERVED, MEASURED_ON)
     markdown = save(tmp_path, "ratios", [race("ctranslate2")], MEASURED_ON)
     assert (tmp_path / MARKDOWN_FILE).read_text() == markdown
@@ -75,7 +75,7 @@ def test_each_peer_is_a_column_with_a_dash_without_data() -> None:
     ]
 
 
-def test_conditions_stand_below_the_table_in_100_columns() -> None:
+def test_conditions_follow_the_table_in_100_columns() -> None:
     page = as_markdown({"ratios": [race("ctranslate2")], "conditions": {"ratios": MEASURED_ON}})
     assert page.endswith(
         "`make bench`, 2026-11-29, commit abc1234, Some Processor, python 3.11.7, onnxruntime 1.32.0; "
@@ -99,7 +99,7 @@ def test_conditions_name_commit_processor_versions_and_date() -> None:
     assert all(found.values())
 
 
-def test_a_page_quotes_the_tables_between_its_two_lines() -> None:
+def test_quote_replaces_the_tables_between_the_marker_lines() -> None:
     page = (ROOT / PAGE).read_text()
     once = quote(page, "| a table |\n")
     assert "| a table |" in once
@@ -108,22 +108,22 @@ def test_a_page_quotes_the_tables_between_its_two_lines() -> None:
     assert quote(twice, "| a table |\n") == once
 
 
-def test_a_page_without_the_two_lines_cannot_quote() -> None:
+def test_quote_requires_the_marker_lines() -> None:
     with pytest.raises(ValueError, match="must hold the lines"):
         quote("# A page\n", "| a table |\n")
 
 
-class TestTheCommittedFigures:
+class TestCommittedResults:
     @pytest.fixture
     def markdown(self) -> str:
         path = ROOT / FOLDER / MARKDOWN_FILE
         if not path.exists():
-            pytest.skip("no figures are committed yet")
+            pytest.skip("no results are committed yet")
         return path.read_text()
 
-    def test_the_markdown_is_made_from_the_file(self, markdown: str) -> None:
+    def test_the_markdown_matches_the_json_file(self, markdown: str) -> None:
         assert as_markdown(json.loads((ROOT / FOLDER / JSON_FILE).read_text())) == markdown
 
-    def test_the_readme_quotes_it(self, markdown: str) -> None:
-        readme = (ROOT / PAGE).read_text()
-        assert quote(readme, markdown) == readme, "run: python -m benchmarks.results_file"
+    def test_the_page_quotes_the_markdown(self, markdown: str) -> None:
+        page = (ROOT / PAGE).read_text()
+        assert quote(page, markdown) == page, "run: python -m benchmarks.results_file"
