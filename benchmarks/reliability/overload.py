@@ -41,7 +41,7 @@ MIN_CAPACITY = 0.8
 MAX_REFUSAL_SECONDS = 0.05
 """99th percentile of the refusal time, as the caller sees it."""
 MAX_RECOVERY_SECONDS = 2.0
-"""From the end of a wave to normal latency."""
+"""Seconds from the end of a wave to normal latency."""
 MAX_GROWTH = 0.05
 """Growth of resident memory between the first wave and the last."""
 MIB = 2**20
@@ -59,7 +59,7 @@ class Wave:
     others: Counter[str] = field(default_factory=Counter)
     """Calls with any other error, by status."""
     recovery_seconds: float = 0.0
-    """From the end of the wave to normal latency."""
+    """Seconds from the end of the wave to normal latency."""
     processor_share: float = 0.0
     """Share of its processor that the server used; clearly below 1, other processes disturbed the measurement."""
 

@@ -16,7 +16,7 @@ if [[ $# -lt 1 || ! -d $1 ]]; then
 fi
 wheels=$(realpath "$1")
 shift
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 device=${DEVICE:-cuda}
 python=${PYTHON:-python3}
 work=build/gpu
