@@ -61,9 +61,13 @@ serve: $(SERVING) ## Serve the shipped model on 127.0.0.1:50051, metrics on port
 $(FLOAT32)/manifest.json: $(wildcard $(CHECKPOINT)/* bundle/*.py export/*.py) | $(INSTALLED)
 	$(BIN)/dragoman export --force --texts $(TEXTS) $(CHECKPOINT) $(FLOAT32)
 
-# Two processes: each exports the bundles that its tests share, so more processes would repeat that work.
-test: $(INSTALLED) $(FLOAT32)/manifest.json ## Run all tests, and print their coverage.
-	$(BIN)/pytest --numprocesses 2 --dist loadfile --cov --cov-report term
+# Two processes: each exports the bundles that its tests share, so more processes would repeat that work. Coverage is that
+# of unit and integration tests alone: tracing PyTorch's own Python would double the time of the others.
+PYTEST = $(BIN)/pytest --numprocesses 2 --dist loadfile
+
+test: $(INSTALLED) $(FLOAT32)/manifest.json ## Run all tests, and print the coverage of unit and integration tests.
+	$(PYTEST) tests/unit tests/integration --cov --cov-report term
+	$(PYTEST) tests/parity tests/golden
 
 check: lint types ## Run the linters and the type checker.
 
