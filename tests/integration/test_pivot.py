@@ -128,9 +128,8 @@ async def test_deadline_and_cancellation_cover_both_models() -> None:
         labels = {"grpc_type": "unary", "grpc_service": SERVICE, "grpc_method": "Translate", "grpc_code": "CANCELLED"}
         await eventually(lambda: running.value("grpc_server_handled_total", **labels) == 1)
         second.gate.set()
-        for reason in ("deadline", "cancelled"):
-            labels = {"model": "en-de", "reason": reason}
-            await eventually(lambda labels=labels: running.value("dragoman_finished_total", **labels) == 1)  # type: ignore[misc]
+        ended = [{"model": "en-de", "reason": reason} for reason in ("deadline", "cancelled")]
+        await eventually(lambda: all(running.value("dragoman_finished_total", **each) == 1 for each in ended))
 
 
 async def test_a_full_queue_refuses_the_second_leg() -> None:
